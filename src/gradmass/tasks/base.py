@@ -1,0 +1,88 @@
+"""What a task is: problems in a fixed order, a verifier, and all right answers where finite."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar
+
+from gradmass.registry import Registry, nearest
+from gradmass.rewards import Verdict
+from gradmass.types import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem of a task.
+
+    Args:
+        id: Stable name, unique within the task; equal problems have equal ids.
+        prompt: The text given to the model.
+        data: What the task's verifier needs to judge an answer.
+    """
+
+    id: str
+    prompt: str
+    data: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A family of problems; the fields of a subclass are its parameters.
+
+    A subclass decorated with ``@register_task("name")`` in a file of this package is known to
+    recipes and to the command under that name. It validates its fields in ``__post_init__`` and
+    shows the offending value.
+    """
+
+    name: ClassVar[str] = ""
+    splits: ClassVar[tuple[str, ...]]
+    """Names of the splits; no problem is in two of them. The first is trained on."""
+    alphabet: ClassVar[str] = ""
+    """Every character of the task's prompts and solutions, for a character tokenizer."""
+
+    @abstractmethod
+    def generate(self, split: str) -> Iterator[Problem]:
+        """Yield the problems of a split in their fixed order, each once; the same every time."""
+
+    @abstractmethod
+    def verify(self, problem: Problem, completion: str) -> Verdict:
+        """Judge a completion (the text after the prompt, without the end token)."""
+
+    def solutions(self, problem: Problem) -> tuple[str, ...]:
+        """All completions that ``verify`` calls right, where that set is finite, in fixed order.
+
+        Raises:
+            UsageError: The task has no finite solution sets (the default).
+        """
+        raise UsageError(f"task {self.name!r} has no finite set of solutions")
+
+    def demonstrations(self, split: str) -> Iterator[tuple[Problem, str]]:
+        """Yield solved problems of a split without end, for a supervised start.
+
+        Raises:
+            UsageError: The task has none (the default).
+        """
+        raise UsageError(f"task {self.name!r} has no demonstrations for a supervised start")
+
+    def problems(self, split: str, num_problems: int) -> tuple[Problem, ...]:
+        """The first ``num_problems`` problems of a split.
+
+        Raises:
+            UsageError: Unknown split, ``num_problems`` below 1, or a split with fewer problems.
+        """
+        if split not in self.splits:
+            raise UsageError(f"task {self.name!r} has no split {split!r}{nearest(split, self.splits)}")
+        if num_problems < 1:
+            raise UsageError(f"num_problems must be at least 1, got {num_problems}")
+        found = tuple(islice(self.generate(split), num_problems))
+        if len(found) < num_problems:
+            raise UsageError(
+                f"split {split!r} of task {self.name!r} has only {len(found)} problems, "
+                f"num_problems = {num_problems} asks for more"
+            )
+        return found
+
+
+TASKS: Registry[Task] = Registry("task", "gradmass.tasks", Task)
+register_task = TASKS.register

@@ -1,0 +1,1 @@
+"""Training: everything that touches a model. Needs the ``train`` extra (torch, transformers)."""
