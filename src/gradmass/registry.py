@@ -11,13 +11,12 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from gradmass.types import UsageError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=object)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -31,6 +30,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 class Registry(Generic[T]):
@@ -84,35 +87,54 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
+        from importlib.metadata import entry_points  # 30 ms that most imports do not need
+
         for point in entry_points(group=f"gradmass.{self.kind}s"):
-            cls = point.load()
+            try:
+                cls = point.load()
+            except Exception as error:
+                self._is_loaded = False
+                raise UsageError(
+                    f"{self.kind} {point.name!r}: its entry point {point.value} does not load: "
+                    f"{_one_line(error)}"
+                ) from error
             if self._classes.get(point.name) is not cls:
                 self.register(point.name)(cls)
 
     def _from_file(self, spec: str) -> type[T]:
-        path, _, name = spec.rpartition(":")
-        file = Path(path)
-        if not file.is_file():
-            raise UsageError(f"{self.kind} {spec!r}: there is no file {path}")
-        # Registered under its absolute path, so that one file is executed once a process.
-        module_name = f"gradmass_user_{file.resolve()}"
-        module = sys.modules.get(module_name)
-        if module is None:
-            module_spec = importlib.util.spec_from_file_location(module_name, file)
-            assert module_spec is not None and module_spec.loader is not None
-            module = importlib.util.module_from_spec(module_spec)
-            sys.modules[module_name] = module
-            try:
-                module_spec.loader.exec_module(module)
-            except Exception as error:
-                del sys.modules[module_name]
-                raise UsageError(
-                    f"{self.kind} {spec!r}: {path} does not import: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-        cls = getattr(module, name, None)
+        cls = load_object(self.kind, spec)
         if not (isinstance(cls, type) and issubclass(cls, self.base)):
+            path, _, name = spec.rpartition(":")
             raise UsageError(f"{self.kind} {spec!r}: {path} has no {self.base.__name__} {name!r}")
         if "name" not in cls.__dict__:
             cls.name = spec  # type: ignore[attr-defined]
         return cls
+
+
+def load_object(kind: str, spec: str) -> object:
+    """What a user's file calls ``Name``, given ``path/to/file.py:Name``; None if nothing.
+
+    Raises:
+        UsageError: There is no such file, or it does not import.
+    """
+    path, _, name = spec.rpartition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"{kind} {spec!r}: there is no file {path}")
+    # Registered under its absolute path, so that one file is executed once a process.
+    module_name = f"gradmass_user_{file.resolve()}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        module_spec = importlib.util.spec_from_file_location(module_name, file)
+        assert module_spec is not None
+        assert module_spec.loader is not None
+        module = importlib.util.module_from_spec(module_spec)
+        sys.modules[module_name] = module
+        try:
+            module_spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            raise UsageError(
+                f"{kind} {spec!r}: {path} does not import: {_one_line(error)}"
+            ) from error
+    return getattr(module, name, None)

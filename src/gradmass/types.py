@@ -10,8 +10,6 @@ from typing import Any, TypeAlias
 Array: TypeAlias = Any
 """A NumPy array or torch tensor (anything array-api-compat understands)."""
 
-Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-
 State: TypeAlias = dict[str, Any]
 """What a weight carries from step to step. Plain JSON, so that every engine can checkpoint it."""
 

@@ -21,7 +21,7 @@ from gradmass.weights.schedules import (
 
 
 @register_weight("fade")
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Fade(Weight):
     """Start with hard problems, and turn to failures when entropy runs low.
 
@@ -134,6 +134,15 @@ class Fade(Weight):
     def init(self) -> State:
         """The states of both schedules."""
         return {"alpha": self.alpha.init(), "delta": self.delta.init()}
+
+    def _check_state(self, state: State) -> None:
+        super()._check_state(state)
+        for key, own in self.init().items():
+            if state[key].keys() != own.keys():
+                raise UsageError(
+                    f"weight {self.label} was given a state whose {key} has {sorted(state[key])}, "
+                    f"which is another schedule's; its own has {sorted(own)} (start from init())"
+                )
 
     def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
         """Show the batch to both schedules."""

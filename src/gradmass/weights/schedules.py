@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gradmass.types import State, UsageError
-from gradmass.weights.base import Groups, success_counts
+from gradmass.weights.groups import Groups
+from gradmass.weights.signals import success_counts
 
 TargetEntropy: TypeAlias = float | Literal["half-initial"]
 
@@ -108,12 +109,13 @@ class EntropySchedule(Schedule):
     def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
         """Move the average towards the batch's entropy, if it was measured."""
         entropy, kind = signals.get("entropy_nats"), signals.get("entropy_kind")
+        lag = signals.get("policy_lag")
         if entropy is None:
             return state
         if not (math.isfinite(entropy) and entropy >= 0):
             raise UsageError(f"entropy_nats must be finite and at least 0, got {entropy}")
         known_kind = state["entropy_kind"]
-        if known_kind is not None and kind != known_kind:
+        if state["entropy_ema"] is not None and kind != known_kind:
             raise UsageError(
                 f"entropy_kind {kind!r} differs from {known_kind!r}, which the average so far is "
                 "made of; measure it as before, or start from a fresh state"
@@ -124,7 +126,7 @@ class EntropySchedule(Schedule):
             "entropy_ema": (1 - self.ema) * before + self.ema * float(entropy),
             "entropy_initial": before if initial is None else initial,
             "entropy_kind": kind,
-            "entropy_lag": signals.get("policy_lag"),
+            "entropy_lag": None if lag is None else float(lag),
         }
 
     def target(self, state: State) -> float:

@@ -1,0 +1,40 @@
+# Everything a contributor types. Each target makes .venv first, and again only when what it is made
+# of has changed. Another interpreter: make PYTHON=python3.13 test (after rm -r .venv).
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help setup check test demo bench docs
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+setup: $(INSTALLED) ## make .venv with the package and its development tools
+
+check: $(INSTALLED) ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: $(INSTALLED) ## all tests, doctests included
+	$(BIN)/pytest
+
+demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
+	$(BIN)/gradmass demo
+
+bench: $(INSTALLED) ## how fast: every script in benchmarks/
+	@for script in $(sort $(wildcard benchmarks/*.py)); do \
+		echo "$(BIN)/python $$script"; $(BIN)/python $$script || exit; done
+
+docs: $(INSTALLED) ## write docs/weights.md and docs/which_weight.md anew from the registered weights
+	$(BIN)/python docs/generate.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "gradmass needs Python 3.11 or later; name one: make PYTHON=python3.13 ..." >&2; exit 1; }
+	@echo "installing gradmass and its development tools in .venv, which takes minutes the first time"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e ".[dev]"
+	@touch $@

@@ -1,0 +1,5 @@
+"""``python -m gradmass``."""
+
+from gradmass.cli import main
+
+main()
