@@ -49,13 +49,12 @@ class Task(ABC):
     def verify(self, problem: Problem, completion: str) -> Verdict:
         """Judge a completion (the text after the prompt, without the end token)."""
 
-    def solutions(self, problem: Problem) -> tuple[str, ...]:
-        """All completions that ``verify`` calls right, where that set is finite, in fixed order.
+    def solutions(self, problem: Problem) -> tuple[str, ...] | None:
+        """All completions that ``verify`` calls right, in fixed order; None if they are not finite.
 
-        Raises:
-            UsageError: The task has no finite solution sets (the default).
+        Where they are known, a policy is evaluated exactly; else by sampling alone.
         """
-        raise UsageError(f"task {self.name!r} has no finite set of solutions")
+        return None
 
     def demonstrations(self, split: str) -> Iterator[tuple[Problem, str]]:
         """Yield solved problems of a split without end, for a supervised start.
@@ -72,7 +71,9 @@ class Task(ABC):
             UsageError: Unknown split, ``num_problems`` below 1, or a split with fewer problems.
         """
         if split not in self.splits:
-            raise UsageError(f"task {self.name!r} has no split {split!r}{nearest(split, self.splits)}")
+            raise UsageError(
+                f"task {self.name!r} has no split {split!r}{nearest(split, self.splits)}"
+            )
         if num_problems < 1:
             raise UsageError(f"num_problems must be at least 1, got {num_problems}")
         found = tuple(islice(self.generate(split), num_problems))
@@ -84,5 +85,5 @@ class Task(ABC):
         return found
 
 
-TASKS: Registry[Task] = Registry("task", "gradmass.tasks", Task)
+TASKS: Registry[Task] = Registry("task", "gradmass.tasks", Task)  # type: ignore[type-abstract]
 register_task = TASKS.register

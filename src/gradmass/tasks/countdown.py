@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
-from itertools import count
+from functools import lru_cache
+from itertools import combinations_with_replacement, count
+from math import comb
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from gradmass.rewards import Outcome, Verdict
@@ -33,6 +34,12 @@ TOKEN = re.compile(r"0|[1-9][0-9]*|[-+*/()]")
 OPERATORS = "+-*/"
 TEST_SHARE = 0.2
 """Share of the contents with targets up to ``max_target`` that belong to the test split."""
+COUNT_AFTER = 5_000
+"""Barren candidates in a row after which the problems of the split are counted, if they are few."""
+GIVE_UP_AFTER = 1_000_000
+"""Barren candidates in a row after which the split is taken to be exhausted."""
+MAX_COUNTING_WORK = 100_000
+"""Largest work of counting problems, in number sets of size 2 (two seconds or so in all)."""
 
 
 class Content(NamedTuple):
@@ -90,12 +97,16 @@ class Countdown(Task):
     def generate(self, split: str) -> Iterator[Problem]:
         """Yield the split's problems in order, each content once.
 
-        The stream ends when a million candidates in a row bring nothing new.
+        The stream ends after the last content of the split where there are few enough to count
+        them; elsewhere when a million candidates in a row bring nothing new.
         """
         seen: set[str] = set()
+        num_problems: int | None = None
         last_new = 0
         for i in count():
-            if i - last_new > 1_000_000:
+            if i - last_new == COUNT_AFTER and num_problems is None:
+                num_problems = self._num_problems(split)
+            if len(seen) == num_problems or i - last_new > GIVE_UP_AFTER:
                 return
             content, _ = self._candidate(i)
             if content is None or self._split_of(content) != split:
@@ -111,7 +122,11 @@ class Countdown(Task):
 
         A content comes back with another expression, so the right answers of a problem are learnt
         in all their variety. The stream is that of ``generate`` with duplicates kept.
+
+        Raises:
+            UsageError: Unknown split, or a split without problems (when the first is asked for).
         """
+        self.problems(split, 1)  # a stream that can yield nothing would never return
         for i in count():
             content, expression = self._candidate(i)
             if content is not None and self._split_of(content) == split:
@@ -159,6 +174,22 @@ class Countdown(Task):
             return None, ""
         return Content(tuple(sorted(numbers)), int(value)), expression[1:-1]
 
+    def _num_problems(self, split: str) -> int | None:
+        """Exact number of problems of a split, or None where counting takes too long."""
+        sizes = range(self.min_numbers, self.max_numbers + 1)
+        # A number more makes a set some 20 times as much work.
+        work = sum(comb(self.max_number + size - 1, size) * 20 ** (size - 2) for size in sizes)
+        if work > MAX_COUNTING_WORK:
+            return None
+        return sum(
+            value.denominator == 1
+            and 1 <= value <= self.max_ood_target
+            and self._split_of(Content(numbers, int(value))) == split
+            for size in sizes
+            for numbers in combinations_with_replacement(range(1, self.max_number + 1), size)
+            for value in _values(numbers)
+        )
+
     def _split_of(self, content: Content) -> str:
         if content.target > self.max_target:
             return "ood"
@@ -178,9 +209,7 @@ def parse(text: str) -> Tree | None:
     if "".join(tokens) != text:
         return None
     stack: list[Tree] = []
-    for previous, token in zip(["", *tokens], tokens, strict=False):
-        if previous.isdigit() and token.isdigit():
-            return None  # "03": the zero and the three are two tokens
+    for token in tokens:  # "03" is two tokens, which no operator joins
         if token != ")":
             stack.append(token)
         elif len(stack) >= 4 and stack[-4] == "(" and _is_binary(stack[-3:]):
@@ -238,12 +267,27 @@ def _apply(a: Fraction, operator: str, b: Fraction) -> Fraction | None:
     return a / b if b else None
 
 
+@lru_cache(maxsize=1024)
+def _values(numbers: tuple[int, ...]) -> frozenset[Fraction]:
+    """Every value that the numbers can make, each used once."""
+    if len(numbers) == 1:
+        return frozenset({Fraction(numbers[0])})
+    made: set[Fraction | None] = set()
+    for chosen in range(1, 2 ** len(numbers) - 1):
+        left = tuple(n for i, n in enumerate(numbers) if chosen >> i & 1)
+        right = tuple(n for i, n in enumerate(numbers) if not chosen >> i & 1)
+        made.update(
+            _apply(a, op, b) for a in _values(left) for b in _values(right) for op in OPERATORS
+        )
+    return frozenset(value for value in made if value is not None)
+
+
 def _problem(content: Content) -> Problem:
     text = f"{','.join(map(str, content.numbers))}={content.target}"
     return Problem(id=text, prompt=f"{text}:", data=content)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _solutions(numbers: tuple[int, ...], target: int) -> tuple[str, ...]:
     """All right answers of one problem.
 

@@ -1,11 +1,12 @@
 """Models and tokenizers: build a tiny one, load any causal LM in Hugging Face format."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -13,50 +14,30 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2Tokenizer,
 )
+from transformers.utils import logging
 
+from gradmass.config import TinyModelConfig
 from gradmass.types import UsageError
 
 PAD, END = "<pad>", "<end>"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TinyModelConfig:
-    """The shape of a Qwen2 made from nothing."""
-
-    hidden_size: int = 64
-    """Width of the residual stream; a multiple of num_heads."""
-    num_layers: int = 2
-    """Transformer blocks."""
-    num_heads: int = 4
-    """Attention heads, with as many key-value heads."""
-    intermediate_size: int = 256
-    """Width of the gated feed-forward layer."""
-    max_positions: int = 64
-    """Longest prompt plus answer in tokens."""
-
-    def __post_init__(self) -> None:
-        """Refuse shapes that make no model."""
-        for field, value in vars(self).items():
-            if value < 1:
-                raise UsageError(f"model {field} must be at least 1, got {value}")
-        if self.hidden_size % (2 * self.num_heads):
-            raise UsageError(
-                "model hidden_size must be a multiple of 2 * num_heads (rotary embeddings pair "
-                f"the channels of a head), got {self.hidden_size} for {self.num_heads} heads"
-            )
-
-
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    """A standard fast tokenizer with a token for each character, a padding and an end token."""
-    vocabulary = {token: i for i, token in enumerate([PAD, END, *alphabet])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=None))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    """Qwen2's tokenizer without merges: a token for each byte, a padding and an end token.
+
+    A tokenizer of any other class would be read back as a Qwen2 one beside a Qwen2 model, and lose
+    spaces and line ends.
+    """
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokens = dict.fromkeys([PAD, END, *to_bytes.pre_tokenize_str(alphabet)[0][0]])
+    return Qwen2Tokenizer(
+        vocab={token: i for i, token in enumerate(tokens)},
+        merges=[],
         pad_token=PAD,
         eos_token=END,
+        unk_token=PAD,  # never used; Qwen2's own would be a token more
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
@@ -109,16 +90,90 @@ def load_model(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Load a causal LM and its tokenizer from a folder or a shipped checkpoint's name.
 
     Raises:
-        UsageError: Nothing usable there, or a tokenizer without an end token.
+        UsageError: Nothing usable there, parameters or the tokenizer's files are missing, or the
+            model does not know the tokenizer's end token.
     """
     folder = resolve_model(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot load a model from {path!r}: {str(error).splitlines()[0]}") from error
-    if tokenizer.eos_token_id is None:
-        raise UsageError(f"the tokenizer in {path!r} has no end token, so no answer could ever end")
-    if tokenizer.pad_token_id is None:
+        with without_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder, dtype="auto", output_loading_info=True
+            )
+    except Exception as error:  # a damaged file raises whatever the library that reads it does
+        reason = (str(error).splitlines() or [""])[0]
+        raise UsageError(
+            f"cannot load a model from {path!r}: {type(error).__name__}: {reason}"
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise UsageError(
+            f"the weights in {path!r} lack {len(missing)} parameters that config.json asks for, "
+            f"such as {missing[0]}"
+        )
+    # Without its files, transformers makes a tokenizer up that knows no text.
+    names = tokenizer.vocab_files_names.values()
+    if names and not any((Path(folder) / name).is_file() for name in [*names, "tekken.json"]):
+        raise UsageError(f"no tokenizer in {path!r}: none of the files {', '.join(names)}")
+    num_tokens = model.get_output_embeddings().weight.shape[0]
+    if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= num_tokens:
+        raise UsageError(
+            f"the tokenizer in {path!r} has no end token among the model's {num_tokens} tokens, so "
+            "no answer could ever end"
+        )
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= num_tokens:
         tokenizer.pad_token = tokenizer.eos_token
     return model.eval(), tokenizer
+
+
+def check_fit(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+) -> None:
+    """Refuse prompts that the tokenizer cannot read, or that leave no room for an answer.
+
+    Args:
+        model: The policy.
+        tokenizer: Its tokenizer.
+        prompts: What it will be asked.
+        max_new_tokens: Longest answer, end token included.
+
+    Raises:
+        UsageError: Characters are lost in tokenizing (white space aside), or prompt and answer
+            exceed the model's positions.
+    """
+    encoded = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    for prompt, tokens in zip(prompts, encoded, strict=True):
+        seen = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+        if "".join(seen.split()) != "".join(prompt.split()):
+            raise UsageError(
+                f"the tokenizer reads the prompt {prompt!r} as {seen!r}: this model was not made "
+                "for this task"
+            )
+    longest = max(map(len, encoded)) + max_new_tokens
+    positions = getattr(model.config, "max_position_embeddings", longest)
+    if longest > positions:
+        raise UsageError(
+            f"the longest prompt and train.max_new_tokens = {max_new_tokens} make {longest} "
+            f"tokens, the model has {positions} positions"
+        )
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write model and tokenizer in Hugging Face format."""
+    with without_progress_bars():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing bars over ours; its setting is put back."""
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
