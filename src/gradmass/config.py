@@ -1,0 +1,255 @@
+"""What a recipe holds: a frozen dataclass for each section, every field with its meaning."""
+
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal
+
+from gradmass.masses import Equalise, equalise_factor, parse_prior
+from gradmass.tasks import Task
+from gradmass.tasks.countdown import Countdown
+from gradmass.types import UsageError
+from gradmass.weights import Weight
+from gradmass.weights.fade import Fade
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which policy to start from."""
+
+    path: str = "countdown-tiny"
+    """A folder in Hugging Face format, or the name of a checkpoint that ships with the package."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How rollouts are drawn and how many updates are made."""
+
+    steps: int = 500
+    """Number of updates of the policy."""
+    num_problems: int = 2000
+    """Problems drawn once from the training split, in fixed order, cycled."""
+    prompts_per_step: int = 32
+    """Problems in a batch."""
+    group_size: int = 8
+    """Rollouts of each problem, sampled at temperature 1."""
+    max_new_tokens: int = 20
+    """Longest answer in tokens, end token included; a longer one is cut and counts as unparsed."""
+    updates_per_batch: int = 1
+    """Updates made on each batch of rollouts."""
+    policy_lag: int = 0
+    """Rollouts come from the policy of this many updates ago (0: the one being trained)."""
+    checkpoint_every: int = 100
+    """Updates between checkpoints; the last update is always followed by one."""
+    threads: int = 0
+    """CPU threads of torch; 0 leaves the number to torch."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no run."""
+        _at_least("train", self, 0, "policy_lag")
+        _check_threads(self.threads)
+        _at_least("train", self, 1, "steps", "num_problems", "prompts_per_step", "group_size")
+        _at_least("train", self, 1, "max_new_tokens", "updates_per_batch", "checkpoint_every")
+        if self.prompts_per_step > self.num_problems:
+            raise UsageError(
+                f"train.num_problems = {self.num_problems} is fewer than a batch needs "
+                f"(train.prompts_per_step = {self.prompts_per_step})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The clipped policy-gradient loss."""
+
+    clip_low: float = 0.2
+    """Lower clip: ratios below 1 - clip_low get no gradient where the weight is negative."""
+    clip_high: float = 0.2
+    """Upper clip: ratios above 1 + clip_high get no gradient where the weight is positive."""
+    aggregation: Literal["constant", "token-mean"] = "constant"
+    """Divide the token sum by rollouts times max_new_tokens, or by the number of tokens. Only the
+    constant keeps the gradient masses what the weight says; token-mean weighs by length."""
+    kl_coef: float = 0.0
+    """Coefficient of the k3 estimate of the KL divergence to the starting policy."""
+
+    def __post_init__(self) -> None:
+        """Refuse clips outside [0, 1] below and negative coefficients."""
+        if not 0 <= self.clip_low <= 1:
+            raise UsageError(f"loss.clip_low must be within [0, 1], got {self.clip_low}")
+        if not 0 <= self.clip_high < float("inf"):
+            raise UsageError(f"loss.clip_high must be finite and at least 0, got {self.clip_high}")
+        if not 0 <= self.kl_coef < float("inf"):
+            raise UsageError(f"loss.kl_coef must be finite and at least 0, got {self.kl_coef}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The optimiser; its learning rate is constant."""
+
+    type: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or plain gradient descent without momentum."""
+    lr: float = 2e-4
+    """Learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (AdamW) or L2 (SGD)."""
+    max_grad_norm: float = 1.0
+    """The gradient is scaled down to this Euclidean norm."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers no optimiser takes."""
+        for name in ("lr", "max_grad_norm"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UsageError(
+                    f"optim.{name} must be finite and above 0, got {getattr(self, name)}"
+                )
+        if not 0 <= self.weight_decay < float("inf"):
+            raise UsageError(
+                f"optim.weight_decay must be finite and at least 0, got {self.weight_decay}"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"optim.betas must be within [0, 1), got {list(self.betas)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """What is measured before the first update, every few updates, and after the last."""
+
+    every: int = 100
+    """Updates between evaluations; 0 evaluates at the start and the end only."""
+    num_problems: int = 100
+    """Problems of each split that is not trained on."""
+    num_samples: int = 100
+    """Answers sampled for each problem, to stand beside the exact value; 0 samples none."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that measure nothing."""
+        _at_least("eval", self, 0, "every", "num_samples")
+        _at_least("eval", self, 1, "num_problems")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides a training run."""
+
+    seed: int = 0
+    """Seed of every random draw of the run."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: Task = field(default_factory=Countdown)
+    weight: Weight = field(default_factory=Fade)
+    equalise: Equalise = "none"
+    """Multiply the weight so that its total mass is that of grpo: at p = 1/2 (mass_at_half), or on
+    average over the prior (mean_mass). One number for the run, from the weight's initial state."""
+    prior: str = "uniform"
+    """Solve rates that equalise reckons with: uniform, beta:a,b, or a file of them."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse sections that do not fit together."""
+        if self.weight.needs_group and self.train.group_size < 2:
+            raise UsageError(
+                f"train.group_size = {self.train.group_size}: weight {self.weight.label} compares "
+                "the rollouts of a group and needs at least 2 (reinforce does not)"
+            )
+        if self.train.group_size < self.weight.min_group_size:
+            raise UsageError(
+                f"train.group_size = {self.train.group_size}: weight {self.weight.label} needs "
+                f"groups of at least {self.weight.min_group_size}"
+            )
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, got {self.seed}")
+        _ = self.weight_factor  # computed now: a mass that cannot be equalised is refused
+
+    @cached_property
+    def weight_factor(self) -> float:
+        """What ``equalise`` multiplies the weight by."""
+        prior = parse_prior(self.prior)
+        return equalise_factor(self.weight, self.equalise, self.train.group_size, prior=prior)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyModelConfig:
+    """The shape of a Qwen2 made from nothing."""
+
+    hidden_size: int = 64
+    """Width of the residual stream; a multiple of num_heads."""
+    num_layers: int = 2
+    """Transformer blocks."""
+    num_heads: int = 4
+    """Attention heads, with as many key-value heads."""
+    intermediate_size: int = 256
+    """Width of the gated feed-forward layer."""
+    max_positions: int = 64
+    """Longest prompt plus answer in tokens."""
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that make no model."""
+        _at_least("model", self, 1, *(f.name for f in fields(self)))
+        if self.hidden_size % (2 * self.num_heads):
+            raise UsageError(
+                "model.hidden_size must be a multiple of 2 * model.num_heads (rotary embeddings "
+                f"pair a head's channels), got {self.hidden_size} for {self.num_heads} heads"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftTrainConfig:
+    """How the supervised start is trained."""
+
+    steps: int = 500
+    """Number of updates."""
+    batch_size: int = 256
+    """Solved problems in a batch; none is seen twice."""
+    lr: float = 3e-3
+    """Largest learning rate of AdamW."""
+    warmup_steps: int = 50
+    """Updates over which the learning rate rises; then it falls on a cosine to a tenth."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay."""
+    num_eval_problems: int = 200
+    """Problems of each held-out split on which the result is evaluated exactly."""
+    threads: int = 0
+    """CPU threads of torch; 0 leaves the number to torch."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no run."""
+        _at_least("train", self, 1, "steps", "batch_size", "num_eval_problems")
+        _at_least("train", self, 0, "warmup_steps")
+        _check_threads(self.threads)
+        if not 0 < self.lr < float("inf"):
+            raise UsageError(f"train.lr must be finite and above 0, got {self.lr}")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise UsageError(
+                f"train.weight_decay must be finite and at least 0, got {self.weight_decay}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftRecipe:
+    """Everything that decides a supervised start."""
+
+    seed: int = 0
+    """Seed of the initial parameters, below 2^63; the solved problems follow task.seed."""
+    task: Task = field(default_factory=Countdown)
+    model: TinyModelConfig = field(default_factory=TinyModelConfig)
+    train: SftTrainConfig = field(default_factory=SftTrainConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse seeds that torch does not take."""
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must be at least 0 and below 2^63, got {self.seed}")
+
+
+def _check_threads(threads: int) -> None:
+    if not 0 <= threads <= 1024:
+        raise UsageError(f"train.threads must be within 0 to 1024, got {threads}")
+
+
+def _at_least(section: str, config: Any, low: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < low:
+            raise UsageError(
+                f"{section}.{name} must be at least {low}, got {getattr(config, name)}"
+            )

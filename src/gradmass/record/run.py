@@ -1,0 +1,341 @@
+"""The run directory is the record of a run; plots, reports and resumption read nothing else.
+
+    config.json         the resolved recipe and the run's label
+    env.json            versions, machine, command, start time
+    metrics.jsonl       a row a step, flat keys "family/name"; row 0 is the start, before any update
+    evaluations.jsonl   a row an evaluation and split: the solve probability of every problem
+    rollouts.jsonl.gz   every rollout trained on, with verdict and weight; a gzip member a step
+    state.json          step, status, the weight's state, and how much of the above belongs to it
+    checkpoints/        step-000123/: model and tokenizer in Hugging Face format, trainer state
+
+Rows are flushed as they come. A checkpoint is written beside its final place and renamed, then
+``state.json`` is replaced by a rename: whenever a run dies, both are whole, and resuming cuts the
+row files back to what ``state.json`` says.
+"""
+
+import gzip
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from gradmass.types import State, UsageError
+
+SCHEMA = 1
+"""Version of the layout; a directory of another version is refused."""
+
+Status = Literal["running", "interrupted", "failed", "finished"]
+ROW_FILES = ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl.gz")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, for reading.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        UsageError: On reading, where a file is missing or is not what it should be.
+    """
+
+    path: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """``{"schema", "label", "recipe"}``: the recipe as nested tables, every field resolved."""
+        return self._json("config.json")
+
+    @cached_property
+    def env(self) -> dict[str, Any]:
+        """Versions, machine, command and start time."""
+        return self._json("env.json")
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """``{"schema", "step", "status", "weight", "sizes"}`` as of the last checkpoint.
+
+        ``weight`` is None until the first one.
+        """
+        return self._json("state.json")
+
+    @property
+    def label(self) -> str:
+        """The weight with the fields that differ from their defaults."""
+        return str(self.config["label"])
+
+    @property
+    def weight_name(self) -> str:
+        """Registered name of the weight."""
+        return str(self.config["recipe"]["weight"]["type"])
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Rows of ``metrics.jsonl`` in order of their step."""
+        return list(self._rows("metrics.jsonl"))
+
+    @cached_property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Rows ``{"step", "split", "problem_ids", "solve_probability"}``."""
+        return list(self._rows("evaluations.jsonl"))
+
+    def rollouts(self) -> Iterator[dict[str, Any]]:
+        """Yield the rollouts in the order they were trained on."""
+        yield from self._rows("rollouts.jsonl.gz")
+
+    @property
+    def model_dir(self) -> Path:
+        """Folder of the last checkpoint, loadable by transformers.
+
+        Raises:
+            UsageError: No checkpoint was written yet.
+        """
+        folder = checkpoint_dir(self.path, self.state["step"])
+        if not folder.is_dir():
+            raise UsageError(f"run {self.path} has no checkpoint yet (step {self.state['step']})")
+        return folder
+
+    def _json(self, name: str) -> dict[str, Any]:
+        file = self.path / name
+        try:
+            content = json.loads(file.read_text())
+        except OSError as error:
+            raise UsageError(f"{self.path} is no run directory: cannot read {name}") from error
+        except ValueError as error:
+            raise UsageError(f"{file} is damaged: {error}") from error
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            found = content.get("schema") if isinstance(content, dict) else content
+            raise UsageError(f"{file} has schema {found!r}, this version reads schema {SCHEMA}")
+        return content
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        file = self.path / name
+        number = 0
+        try:
+            with gzip.open(file, "rt") if name.endswith(".gz") else file.open() as lines:
+                for line in lines:
+                    number += 1
+                    # A writer that is still running, or was killed, may leave half a last line.
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+        except EOFError:  # likewise half a gzip member
+            return
+        except FileNotFoundError as error:
+            raise UsageError(f"{self.path} is no run directory: it has no {name}") from error
+        except (ValueError, OSError, zlib.error) as error:
+            raise UsageError(f"{file} is damaged at row {number}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run can be taken up: updates done, the weight's state, and the saved model."""
+
+    step: int
+    weight_state: State
+    folder: Path
+
+
+class RunWriter:
+    """A run directory, for the trainer. Made by ``create`` or ``resume``.
+
+    Args:
+        path: The directory.
+        resumed_from: The checkpoint to go on from, None for a new run.
+    """
+
+    def __init__(self, path: Path, resumed_from: Checkpoint | None) -> None:
+        self.path, self.resumed_from = path, resumed_from
+        self._saved_step = -1 if resumed_from is None else resumed_from.step
+        self._files = {name: (path / name).open("ab") for name in ROW_FILES}
+        try:
+            _lock(self._files["metrics.jsonl"], path)
+        except UsageError:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any], env: dict[str, Any]) -> "RunWriter":
+        """Make a new directory.
+
+        Raises:
+            UsageError: The path exists with something in it, or cannot be written.
+        """
+        try:
+            refuse_used(path)
+            # Fails if another process has made it since.
+            (path / "checkpoints").mkdir(parents=True)
+            _write_json(path / "config.json", {"schema": SCHEMA, **config})
+            _write_json(path / "env.json", {"schema": SCHEMA, **env, "resumed": []})
+            writer = cls(path, None)
+            writer._write_state(0, None, "running")
+            return writer
+        except OSError as error:
+            raise UsageError(f"cannot write to output folder {path}: {error.strerror}") from error
+
+    @classmethod
+    def resume(cls, path: Path, env: dict[str, Any]) -> "RunWriter":
+        """Open an unfinished run and cut its rows back to the last checkpoint.
+
+        A run that broke off before its first checkpoint starts again.
+
+        Args:
+            path: The directory.
+            env: What the rest runs on; kept in ``env.json`` under ``resumed``.
+
+        Raises:
+            UsageError: Not a run directory, one that is finished, or one being written.
+        """
+        run = Run(path)
+        state, first_env = run.state, run.env
+        checkpoint = None
+        if state["weight"] is not None:
+            checkpoint = Checkpoint(state["step"], state["weight"], run.model_dir)
+        if state["status"] == "finished":
+            raise UsageError(
+                f"run {path} is finished (step {state['step']}); there is nothing to do"
+            )
+        try:
+            writer = cls(path, checkpoint)
+            for name, size in state["sizes"].items():
+                if writer._files[name].seek(0, os.SEEK_END) < size:
+                    writer.close()
+                    raise UsageError(f"{path / name} is shorter than its checkpoint says")
+                writer._files[name].truncate(size)
+                writer._files[name].seek(size)
+            resumed = [*first_env["resumed"], {"step": state["step"], **env}]
+            _write_json(path / "env.json", {**first_env, "resumed": resumed})
+            return writer
+        except OSError as error:
+            raise UsageError(f"cannot write to run {path}: {error.strerror}") from error
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a row of metrics.
+
+        Raises:
+            UsageError: A NaN or infinite value: the record holds no such number.
+        """
+        self._append("metrics.jsonl", _line(row))
+
+    def log_evaluation(self, row: dict[str, Any]) -> None:
+        """Append the solve probabilities of one split."""
+        self._append("evaluations.jsonl", _line(row))
+
+    def log_rollouts(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append the rollouts of a batch."""
+        text = b"".join(_line(row) for row in rows)
+        # mtime 0, so that equal rollouts make equal files.
+        self._append("rollouts.jsonl.gz", gzip.compress(text, compresslevel=5, mtime=0))
+
+    def checkpoint(
+        self, step: int, weight_state: State, status: Status, save: Callable[[Path], None]
+    ) -> None:
+        """Save a checkpoint whole or not at all, then drop the ones before it.
+
+        Args:
+            step: Updates done.
+            weight_state: The policy weight's state.
+            status: What the run is doing.
+            save: Writes model and trainer state into the folder it is given.
+        """
+        final = checkpoint_dir(self.path, step)
+        if step != self._saved_step:
+            draft = final.with_name(f"{final.name}.draft")
+            # Left by a run that was killed before it wrote its state.
+            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(final, ignore_errors=True)
+            draft.mkdir()
+            save(draft)
+            draft.rename(final)
+            self._saved_step = step
+        self._write_state(step, weight_state, status)
+        for folder in (self.path / "checkpoints").glob("step-*"):
+            if folder != final:
+                shutil.rmtree(folder)
+
+    def fail(self) -> None:
+        """Note that the run broke off; what its last checkpoint holds stays as it is.
+
+        A new run that has no checkpoint yet holds nothing and is removed: its name is free again.
+        """
+        run = Run(self.path)
+        if run.state["weight"] is not None or run.env["resumed"]:
+            _write_json(self.path / "state.json", {**run.state, "status": "failed"})
+            return
+        self.close()
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        with suppress(OSError):  # the working directory cannot be removed
+            self.path.rmdir()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _write_state(self, step: int, weight_state: State | None, status: Status) -> None:
+        for file in self._files.values():
+            os.fsync(file.fileno())
+        state = {
+            "schema": SCHEMA,
+            "step": step,
+            "status": status,
+            "weight": weight_state,
+            "sizes": {name: file.tell() for name, file in self._files.items()},
+        }
+        try:
+            _write_json(self.path / "state.json", state)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the weight's state {weight_state} cannot be stored ({error}); it has to be plain "
+                "JSON"
+            ) from error
+
+    def _append(self, name: str, data: bytes) -> None:
+        self._files[name].write(data)
+        self._files[name].flush()
+
+
+def refuse_used(path: Path) -> None:
+    """Raise ``UsageError`` unless nothing is at an output path, or an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(
+            f"output folder {path} is already used; name another with --out"
+            + (", or continue it with --resume" if (path / "state.json").exists() else "")
+        )
+
+
+def checkpoint_dir(run: Path, step: int) -> Path:
+    """Where the checkpoint after ``step`` updates lies."""
+    return run / "checkpoints" / f"step-{step:06d}"
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    for key, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{key} = {value} is no number that the record of a run can hold")
+    return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Refuse a run that another process is writing. Windows has no such lock and goes without."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"run {path} is being written by another process") from error
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    draft = file.with_name(f".{file.name}.draft")
+    draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    draft.replace(file)

@@ -1,0 +1,321 @@
+"""Evaluation: exact where the right answers of a problem can be listed, sampled beside it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from gradmass.config import Recipe
+from gradmass.metrics.entropy import entropy_nats, num_effective
+from gradmass.metrics.intervals import mean_interval_within
+from gradmass.metrics.passk import pass_at_k, pass_at_k_from_probability
+from gradmass.record import RunWriter
+from gradmass.tasks import Problem, Task
+from gradmass.training.clock import Clock
+from gradmass.training.judge import judge
+from gradmass.training.probes import HeadProbe
+from gradmass.training.rollout import DIVERGED, decode, encode_prompts, sample, uniforms
+from gradmass.types import UsageError
+
+KS = (1, 10, 100)
+"""The k of pass@k that the paper reports."""
+TOKENS_AT_ONCE = 8_192
+"""Answer tokens in one forward pass: enough to fill two cores, small enough for any laptop."""
+
+
+@dataclass(frozen=True)
+class ExactEvaluation:
+    """What the policy does on problems whose right answers are all known.
+
+    Args:
+        solve_probability_N: Probability that one answer sampled at temperature 1 is right.
+        answer_entropy_nats_N: Entropy of the distribution over the right answers, given that the
+            answer is right.
+        num_effective_N: exp of that entropy: how many right answers carry weight.
+        longest_answer: Tokens of the longest right answer, end token included.
+    """
+
+    solve_probability_N: np.ndarray
+    answer_entropy_nats_N: np.ndarray
+    num_effective_N: np.ndarray
+    longest_answer: int
+
+    def summary(self) -> dict[str, float]:
+        """Means over problems; pass@k is ``1 - (1 - p)^k`` for each problem."""
+        return {
+            **{
+                f"pass@{k}": float(pass_at_k_from_probability(self.solve_probability_N, k).mean())
+                for k in KS
+            },
+            "answer_entropy_nats": float(self.answer_entropy_nats_N.mean()),
+            "num_effective_answers": float(self.num_effective_N.mean()),
+        }
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Task,
+    problems: Sequence[Problem],
+    *,
+    num_samples: int,
+    max_new_tokens: int,
+    seed: int,
+) -> tuple[dict[str, float], ExactEvaluation | None]:
+    """Exact pass@k where the task lists its right answers, and sampled pass@k beside it.
+
+    Args:
+        model: The policy.
+        tokenizer: Its tokenizer.
+        task: What judges the answers.
+        problems: What is asked.
+        num_samples: Answers sampled for each problem; 0 samples none.
+        max_new_tokens: Longest answer, end token included.
+        seed: Seed of the sampled answers.
+
+    Returns:
+        ``pass@k``, ``answer_entropy_nats`` and ``num_effective_answers`` (exact), and
+        ``sampled_pass@k`` with ``_low`` and ``_high``; and what the exact values are means of, None
+        where there are none.
+
+    Raises:
+        UsageError: Nothing to measure, or a right answer too long to be ever sampled.
+    """
+    row: dict[str, float] = {}
+    exact = None
+    if task.solutions(problems[0]) is not None:
+        exact = evaluate_exactly(model, tokenizer, task, problems)
+        if num_samples and exact.longest_answer > max_new_tokens:
+            raise UsageError(
+                f"max_new_tokens = {max_new_tokens} cuts right answers, which have up to "
+                f"{exact.longest_answer} tokens with the end token"
+            )
+        row |= exact.summary()
+    elif not num_samples:
+        raise UsageError(
+            f"task {task.name!r} does not list its right answers, so it is evaluated by sampling: "
+            "num_samples must be above 0"
+        )
+    if num_samples:
+        num_right_N = count_right(
+            model, tokenizer, task, problems, num_samples, max_new_tokens, seed
+        )
+        sampled = sampled_summary(num_right_N, num_samples)
+        row |= {f"sampled_{key}": value for key, value in sampled.items()}
+    return row, exact
+
+
+@torch.inference_mode()
+def evaluate_exactly(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Task,
+    problems: Sequence[Problem],
+) -> ExactEvaluation:
+    """Sum the probabilities of all right answers of each problem, by teacher forcing.
+
+    An answer's probability is that of its tokens and the end token. Where the tokenizer can spell
+    an answer in several ways, its own spelling is counted, so the sum is a lower bound; character
+    tokenizers have one.
+
+    Raises:
+        UsageError: The task cannot list its right answers, or the policy gives a NaN.
+    """
+    answers = [task.solutions(problem) for problem in problems]
+    if None in answers:
+        raise UsageError(f"task {task.name!r} does not list its right answers")
+    tokens = [_encode_answers(tokenizer, texts) for texts in answers]
+    logprobs = _answer_logprobs(model, tokenizer, problems, tokens)
+    probabilities = [np.exp(np.asarray(logprob)) for logprob in logprobs]
+    if any(np.isnan(p).any() for p in probabilities):
+        raise UsageError(DIVERGED)
+    return ExactEvaluation(
+        np.array([min(1.0, math.fsum(p)) for p in probabilities]),
+        np.array([entropy_nats(p) for p in probabilities]),
+        np.array([num_effective(p) for p in probabilities]),
+        max((len(answer) for answers in tokens for answer in answers), default=0),
+    )
+
+
+def _answer_logprobs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    problems: Sequence[Problem],
+    answers: Sequence[Sequence[list[int]]],
+) -> list[list[float]]:
+    """Log-probability of each answer (its tokens) of each problem, in nats.
+
+    Each prompt is read once in a batch; its cache is repeated for each of its answers there.
+    Answers are taken in order of length, so that little is padding.
+    """
+    rows = [
+        (len(tokens), i, j, tokens)
+        for i, problem_answers in enumerate(answers)
+        for j, tokens in enumerate(problem_answers)
+    ]
+    rows.sort(key=lambda row: row[:3])
+    logprobs = [[0.0] * len(problem_answers) for problem_answers in answers]
+    start = 0
+    while start < len(rows):
+        longest = rows[min(start + TOKENS_AT_ONCE // rows[start][0], len(rows) - 1)][0]
+        batch = rows[start : start + max(1, TOKENS_AT_ONCE // longest)]
+        start += len(batch)
+        scores = _score_batch(model, tokenizer, problems, batch)
+        for (_, i, j, _), score in zip(batch, scores, strict=True):
+            logprobs[i][j] = score
+    return logprobs
+
+
+def _encode_answers(
+    tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | None
+) -> list[list[int]]:
+    if not texts:
+        return []
+    encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return [[*tokens, tokenizer.eos_token_id] for tokens in encoded]
+
+
+def _score_batch(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    problems: Sequence[Problem],
+    batch: Sequence[tuple[int, int, int, list[int]]],
+) -> list[float]:
+    """Log-probability of each answer in a batch of (length, problem, answer, tokens)."""
+    which = sorted({i for _, i, _, _ in batch})
+    prompt_PT, mask_PT = encode_prompts(
+        tokenizer, [problems[i].prompt for i in which], model.device
+    )
+    position_of = {i: row for row, i in enumerate(which)}
+    row_N = torch.tensor([position_of[i] for _, i, _, _ in batch], device=model.device)
+    output = model(
+        input_ids=prompt_PT,
+        attention_mask=mask_PT,
+        position_ids=(mask_PT.cumsum(1) - 1).clamp(min=0),
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    output.cache.batch_select_indices(row_N)
+    width = max(length for length, _, _, _ in batch)
+    answer_NT = torch.tensor(
+        [tokens + [tokenizer.pad_token_id] * (width - length) for length, _, _, tokens in batch],
+        device=model.device,
+    )
+    length_N = torch.tensor([length for length, _, _, _ in batch], device=model.device)
+    step_T = torch.arange(width, device=model.device)
+    answer_mask_NT = step_T < length_N[:, None]
+    first_NV = output.logits[row_N, -1].float().log_softmax(-1)
+    logprobs_NT = first_NV.gather(-1, answer_NT[:, :1])
+    if width > 1:
+        rest_NTV = model(
+            input_ids=answer_NT[:, :-1],
+            attention_mask=torch.cat([mask_PT[row_N], answer_mask_NT[:, :-1]], dim=1),
+            position_ids=mask_PT[row_N].sum(1, keepdim=True) + step_T[:-1],
+            cache=output.cache,
+            use_cache=True,
+        ).logits
+        rest_NT = rest_NTV.float().log_softmax(-1).gather(-1, answer_NT[:, 1:, None]).squeeze(-1)
+        logprobs_NT = torch.cat([logprobs_NT, rest_NT], dim=1)
+    total_N: Tensor = torch.where(answer_mask_NT, logprobs_NT.double(), 0.0).sum(1)
+    return total_N.tolist()
+
+
+def count_right(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    task: Task,
+    problems: Sequence[Problem],
+    num_samples: int,
+    max_new_tokens: int,
+    seed: int,
+) -> np.ndarray:
+    """How many of ``num_samples`` answers to each problem are right, sampled at temperature 1.
+
+    Raises:
+        UsageError: The verifier's machinery failed on an answer.
+    """
+    per_batch = max(1, TOKENS_AT_ONCE // (num_samples * max_new_tokens))
+    num_right = []
+    for start in range(0, len(problems), per_batch):
+        batch = problems[start : start + per_batch]
+        draws_BT = uniforms((len(batch) * num_samples, max_new_tokens), seed, "evaluation", start)
+        rollouts = sample(model, tokenizer, [problem.prompt for problem in batch], draws_BT)
+        verdicts = judge(task, batch, decode(tokenizer, rollouts), rollouts.is_ended_B.tolist())
+        for verdict in verdicts:
+            if not verdict.is_scorable:
+                raise UsageError(
+                    "the verifier failed in an evaluation, whose pass@k would be wrong: "
+                    f"{verdict.detail or 'no detail'}"
+                )
+        is_right_B = np.array([verdict.is_right for verdict in verdicts])
+        num_right.extend(is_right_B.reshape(len(batch), num_samples).sum(1).tolist())
+    return np.array(num_right)
+
+
+def sampled_summary(num_right_N: np.ndarray, num_samples: int) -> dict[str, float]:
+    """Unbiased pass@k with its 95% interval for these fixed problems, for each k it can tell."""
+    summary: dict[str, float] = {}
+    for k in KS:
+        if k <= num_samples:
+            value = pass_at_k(num_right_N, np.full_like(num_right_N, num_samples), k).mean()
+            low, high = mean_interval_within(
+                num_right_N, np.full_like(num_right_N, num_samples), k, level=0.95
+            )
+            summary |= {f"pass@{k}": float(value), f"pass@{k}_low": low, f"pass@{k}_high": high}
+    return summary
+
+
+class Evaluator:
+    """What is measured of the policy from time to time, always on the same problems.
+
+    Args:
+        recipe: The whole run.
+        policy: The policy at its start, to which the output head's change is compared.
+    """
+
+    def __init__(self, recipe: Recipe, policy: PreTrainedModel) -> None:
+        self._recipe = recipe
+        self._held_out = {
+            split: recipe.task.problems(split, recipe.eval.num_problems)
+            for split in recipe.task.splits[1:]
+        }
+        self._head = HeadProbe(policy)
+
+    def measure(
+        self,
+        policy: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        step: int,
+        writer: RunWriter,
+    ) -> dict[str, Any]:
+        """Evaluate every held-out split, exactly and by sampling, and the output head's change."""
+        clock = Clock()
+        row: dict[str, Any] = {}
+        for split, problems in self._held_out.items():
+            measured, exact = evaluate(
+                policy,
+                tokenizer,
+                self._recipe.task,
+                problems,
+                num_samples=self._recipe.eval.num_samples,
+                max_new_tokens=self._recipe.train.max_new_tokens,
+                seed=self._recipe.seed,
+            )
+            row |= {f"{split}/{key}": value for key, value in measured.items()}
+            if exact is not None:
+                writer.log_evaluation(
+                    {
+                        "step": step,
+                        "split": split,
+                        "problem_ids": [problem.id for problem in problems],
+                        "solve_probability": exact.solve_probability_N.tolist(),
+                    }
+                )
+        row |= self._head.measure(policy)
+        clock.lap("time/eval_s")
+        return row | clock.laps

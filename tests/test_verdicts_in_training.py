@@ -1,0 +1,82 @@
+"""What the trainer does with verdicts that say nothing of the policy, or are none."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from gradmass.config import EvalConfig, Recipe, TrainConfig
+from gradmass.record import Run, RunWriter
+from gradmass.rewards import Outcome, Verdict
+from gradmass.tables import to_tables
+from gradmass.tasks import Problem, Task
+from gradmass.training.train import train
+from gradmass.types import UsageError
+from gradmass.weights.grpo import Grpo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outage(Task):
+    """Every answer is right or wrong by its first character, until the verifier goes down."""
+
+    name: ClassVar[str] = "outage"
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    down: str = ""
+
+    def generate(self, split: str) -> Iterator[Problem]:
+        for i in range(10, 60):
+            if (i % 5 == 0) == (split == "test"):
+                yield Problem(f"{i}", f"{i}=", i)
+
+    def verify(self, problem: Problem, completion: str) -> Any:
+        if problem.data % 5 == 0 and self.down != "bool":
+            return Verdict(Outcome.WRONG)  # held out
+        if self.down == "all" or (self.down == "some" and problem.data % 2):
+            return Verdict(Outcome.ERROR, "no worker answers")
+        if self.down == "bool":
+            return True
+        return Verdict(Outcome.RIGHT if completion.startswith("(") else Outcome.WRONG)
+
+
+RECIPE = Recipe(
+    task=Outage(),
+    weight=Grpo(),
+    train=TrainConfig(steps=2, num_problems=4, prompts_per_step=4, group_size=4, threads=1),
+    eval=EvalConfig(every=0, num_problems=2, num_samples=2),
+)
+
+
+def run(tmp_path, down):
+    recipe = replace(RECIPE, task=Outage(down=down))
+    config = {"label": "x", "recipe": to_tables(RECIPE)}
+    writer = RunWriter.create(tmp_path / "run", config, {})
+    try:
+        train(recipe, writer, lambda row: None)
+    finally:
+        writer.close()
+    return Run(tmp_path / "run")
+
+
+def test_an_outage_stops_the_run_and_leaves_its_checkpoint(tmp_path):
+    with pytest.raises(UsageError, match=r"failed on all 16 rollouts after step 0 \(no worker"):
+        run(tmp_path, "all")
+    assert Run(tmp_path / "run").model_dir.is_dir()
+
+
+def test_unscorable_rollouts_have_weight_zero_and_stay_out_of_the_solve_rate(tmp_path):
+    done = run(tmp_path, "some")
+    rows = list(done.rollouts())
+    for step in (1, 2):
+        batch = [row for row in rows if row["step"] == step]
+        scored = [row for row in batch if row["verdict"] != "error"]
+        assert 0 < len(scored) < 16
+        assert all(row["weight"] == 0 for row in batch if row["verdict"] == "error")
+        rate = sum(row["verdict"] == "right" for row in scored) / len(scored)
+        assert done.metrics[step]["rollout/solve_rate"] == pytest.approx(rate)
+        assert done.metrics[step]["rollout/num_unscorable"] == 16 - len(scored)
+
+
+def test_a_verifier_that_returns_no_verdict_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="verify of task 'outage' must return a Verdict, got True"):
+        run(tmp_path, "bool")
