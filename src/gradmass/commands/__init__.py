@@ -1,0 +1,1 @@
+"""Commands: one file a question a person asks, each with ``main(argv) -> exit code``."""

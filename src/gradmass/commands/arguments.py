@@ -1,0 +1,86 @@
+"""Read a command's arguments: a dataclass by tyro, recipe fields as dotted flags."""
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+from tyro import _errors as tyro_errors
+
+from gradmass.registry import nearest
+from gradmass.types import UsageError
+
+T = TypeVar("T")
+
+
+def parse(cls: type[T], command: str, argv: Sequence[str], recipe: type | None = None) -> T:
+    """Read arguments into a dataclass whose field docstrings are the help.
+
+    Args:
+        cls: The dataclass.
+        command: Name of the command.
+        argv: What is left of its arguments without recipe flags.
+        recipe: Whose sections are flags too, as ``split_recipe_flags`` took them out.
+
+    Raises:
+        UsageError: Arguments that cannot be used, in one line.
+    """
+    hints = typing.get_type_hints(cls, include_extras=True)
+    names = [name for name in hints if tyro.conf.Positional not in typing.get_args(hints[name])]
+    names += [] if recipe is None else [field.name for field in dataclasses.fields(recipe)]
+    flags = [f"--{name.replace('_', '-')}" for name in names]
+
+    def refuse(event: tyro_errors.ParseErrorEvent) -> None:
+        raise UsageError(f"{_reason(event, argv, flags)} (gradmass {command} --help)")
+
+    with tyro_errors.on_parse_error(refuse):
+        return tyro.cli(
+            cls, args=list(argv), prog=f"gradmass {command}", config=(tyro.conf.FlagCreatePairsOff,)
+        )
+
+
+def split_recipe_flags(cls: type, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part recipe flags (``--section.field V``, ``--section V``) from a command's own arguments.
+
+    Args:
+        cls: The recipe; its sections are the fields.
+        argv: All arguments.
+
+    Returns:
+        The recipe flags with their values, and the rest.
+    """
+    sections = {field.name for field in dataclasses.fields(cls)}
+    recipe_flags, rest, tokens = [], [], list(argv)
+    while tokens:
+        token = tokens.pop(0)
+        name = token[2:].partition("=")[0]
+        if not (token.startswith("--") and ("." in name or name in sections)):
+            rest.append(token)
+            continue
+        recipe_flags.append(token)
+        if "=" not in token and tokens and not tokens[0].startswith("--"):
+            recipe_flags.append(tokens.pop(0))
+    return recipe_flags, rest
+
+
+def _reason(event: tyro_errors.ParseErrorEvent, argv: Sequence[str], flags: Sequence[str]) -> str:
+    """Why the arguments were refused, on one line."""
+    # First, because an unknown flag may also leave a known argument without its value.
+    for name in (token.partition("=")[0] for token in argv if token.startswith("--")):
+        if name != "--" and name.replace("_", "-") not in flags:
+            return f"unknown flag {name}{nearest(name, flags)}"
+    match event:
+        case tyro_errors.UnrecognizedArgs(tokens=tokens):
+            return f"unexpected argument {tokens[0]!r}"
+        case tyro_errors.MissingArgs(missing_arguments=missing):
+            return f"missing {', '.join(str(arg.arg.lowered.metavar) for arg in missing)}"
+        case tyro_errors.BadValue(argument=argument):
+            return f"{argument.lowered.name_or_flags[0]} needs a value"
+        case tyro_errors.InvalidChoice(value=value, choices=choices):
+            return f"{value!r} is not one of {', '.join(choices)}"
+        case tyro_errors.InstantiationFailure(message=message, argument=argument):
+            name = "" if argument is None else f"{argument.display_name()}: "
+            return name + " ".join(message.split())
+        case _:
+            return "these arguments cannot be used"

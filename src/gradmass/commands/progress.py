@@ -1,0 +1,101 @@
+"""Progress of a run: a live line on a terminal, one plain line a step elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+SHORT = {
+    "rollout/solve_rate": "solved",
+    "entropy/mean_nats": "entropy",
+    "mass/positive": "m_S",
+    "mass/negative": "m_F",
+    "weight/alpha": "alpha",
+    "weight/delta": "delta",
+    "test/pass@1": "test pass@1",
+    "test/pass@100": "pass@100",
+    "loss/value": "loss",
+}
+"""How a metric is called on a line that has to be short."""
+
+
+class Progress:
+    """Show rows of metrics on stderr as they come, for one run or several side by side.
+
+    Args:
+        num_steps: The step at which the runs end.
+        keys: Metrics to show, in this order, where a row has them.
+        labels: Names of the runs; one without a name if there is only one.
+        is_quiet: Show nothing.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        keys: Sequence[str],
+        *,
+        labels: Sequence[str] = ("",),
+        is_quiet: bool = False,
+    ) -> None:
+        self._num_steps, self._keys, self._labels = num_steps, keys, labels
+        self._is_quiet = is_quiet
+        self._shown: dict[str, dict[str, Any]] = {label: {} for label in labels}
+        self._first: dict[str, tuple[int, float]] = {}
+        self._rich: RichProgress | None = None
+        console = Console(stderr=True)
+        if console.is_terminal and not is_quiet:
+            self._rich = RichProgress(
+                TextColumn("{task.fields[label]}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+                console=console,
+            )
+            self._tasks = {
+                label: self._rich.add_task("starting", total=num_steps, label=label)
+                for label in labels
+            }
+
+    def __enter__(self) -> "Progress":
+        """Start the live lines."""
+        if self._rich is not None:
+            self._rich.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the live lines."""
+        if self._rich is not None:
+            self._rich.stop()
+
+    def show(self, row: Mapping[str, Any], label: str = "") -> None:
+        """Show a row; on a terminal, values stay until a row brings new ones."""
+        if self._is_quiet:
+            return
+        if self._rich is not None:
+            self._shown[label] |= row
+            text = self._text(self._shown[label])
+            self._rich.update(self._tasks[label], completed=row["step"], description=text)
+            return
+        step, now = int(row["step"]), time.monotonic()
+        first_step, first_time = self._first.setdefault(label, (step, now))
+        words = [label] if label else []
+        words += [f"step {step}/{self._num_steps}", self._text(row)]
+        if step > first_step:
+            seconds = (now - first_time) / (step - first_step) * (self._num_steps - step)
+            words.append(f"{seconds:.0f}s left")
+        print(" ".join(words), file=sys.stderr, flush=True)
+
+    def _text(self, row: Mapping[str, Any]) -> str:
+        shown = ((SHORT.get(key, key), row.get(key)) for key in self._keys)
+        return " ".join(f"{name} {value:.3f}" for name, value in shown if value is not None)

@@ -1,0 +1,129 @@
+"""``gradmass train``: what happens under this weight?"""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gradmass.commands.arguments import parse, split_recipe_flags
+from gradmass.commands.progress import Progress
+from gradmass.config import Recipe
+from gradmass.record import Run, RunWriter
+from gradmass.record.environment import environment
+from gradmass.tables import from_tables, load_recipe, to_tables, to_toml
+from gradmass.types import UsageError
+
+SHOWN = (
+    "rollout/solve_rate",
+    "entropy/mean_nats",
+    "mass/positive",
+    "mass/negative",
+    "weight/alpha",
+    "weight/delta",
+    "test/pass@1",
+    "test/pass@100",
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a language model by reinforcement learning with verifiable rewards.
+
+    Any field of the recipe is a flag too, and --weight NAME chooses the weight:
+    gradmass train demo --weight power --weight.alpha 3 --train.steps 200. Values are written as in
+    TOML. --dry-run prints every field with its meaning.
+    """
+
+    recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = None
+    """A TOML file, or the name of a shipped recipe (demo)."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Run directory to write; runs/TASK-WEIGHT-TIME if not given."""
+    resume: bool = False
+    """Continue the interrupted run in --out."""
+    dry_run: bool = False
+    """Print the resolved recipe with the meaning of every field, and stop."""
+    json: bool = False
+    """Print the last row of metrics and the run directory as JSON, and no progress."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 when the run is finished, 130 when it was interrupted."""
+    recipe_flags, rest = split_recipe_flags(Recipe, argv)
+    arguments = parse(Arguments, "train", rest, Recipe)
+    if arguments.resume:
+        recipe = _stored_recipe(arguments, recipe_flags)
+    elif arguments.recipe is None:
+        raise UsageError("train needs a recipe: a TOML file, or demo (gradmass train --help)")
+    else:
+        recipe = load_recipe(Recipe, arguments.recipe, recipe_flags)
+    if arguments.dry_run:
+        print(to_toml(recipe), end="")
+        return 0
+    # Imported before the run directory is made: without torch nothing is left behind.
+    from gradmass.training.model import resolve_model
+    from gradmass.training.train import resolve_threads, train
+
+    resolve_model(recipe.model.path)
+    recipe = resolve_threads(recipe)
+    env = environment(shlex.join(["gradmass", "train", *argv]))
+    if arguments.resume:
+        assert arguments.out is not None
+        writer = RunWriter.resume(arguments.out, env)
+    else:
+        config = {"label": recipe.weight.label, "recipe": to_tables(recipe)}
+        writer = RunWriter.create(arguments.out or default_out(recipe), config, env)
+    if not arguments.json:
+        print(f"{recipe.weight.label} on {recipe.task.name}: {writer.path}", file=sys.stderr)
+    with Progress(recipe.train.steps, SHOWN, is_quiet=arguments.json) as progress:
+        try:
+            is_finished = train(recipe, writer, progress.show)
+        except BaseException:
+            writer.fail()
+            raise
+        finally:
+            writer.close()
+    if arguments.json:
+        last = Run(writer.path).metrics[-1]
+        print(json.dumps({"run": str(writer.path), "is_finished": is_finished, "metrics": last}))
+    elif is_finished:
+        print(f"run: {writer.path}")
+    else:
+        again = f"gradmass train --resume --out {shlex.quote(str(writer.path))}"
+        print(f"interrupted; continue with: {again}", file=sys.stderr)
+    return 0 if is_finished else 130
+
+
+def default_out(recipe: Recipe) -> Path:
+    """A run directory that is not there yet."""
+    stem = f"{recipe.task.name}-{recipe.weight.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    name, number = stem, 1
+    while (Path("runs") / name).exists():
+        number += 1
+        name = f"{stem}-{number}"
+    return Path("runs") / name
+
+
+def _stored_recipe(arguments: Arguments, recipe_flags: Sequence[str]) -> Recipe:
+    """The recipe of the run to go on with; one given again must be the same."""
+    if arguments.out is None:
+        raise UsageError("--resume needs --out, the run directory to continue")
+    stored = Run(arguments.out).config["recipe"]
+    recipe = from_tables(Recipe, stored, str(arguments.out / "config.json"))
+    if arguments.recipe is None and not recipe_flags:
+        return recipe
+    given = load_recipe(Recipe, arguments.recipe, recipe_flags)
+    if given.train.threads == 0:
+        given = replace(given, train=replace(given.train, threads=recipe.train.threads))
+    for section, value in to_tables(given).items():
+        if value != stored[section]:
+            raise UsageError(
+                f"--resume continues the stored recipe, but {section} is {value} here and "
+                f"{stored[section]} in {arguments.out}; leave it out, or start a new run"
+            )
+    return recipe

@@ -1,0 +1,398 @@
+import itertools
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from gradmass.record import Run, RunWriter
+from gradmass.report import plots, write_report
+from gradmass.report.page import at_equal_pass_at_1, compare, sample_rollouts
+from gradmass.types import UsageError
+
+NUM_PROBLEMS = 20
+EVIL = "<script>alert(1)</script>&\"'"
+
+
+def start_probability(split: str, i: int) -> float:
+    return (0.2 if split == "test" else 0.15) + 0.01 * i
+
+
+def gain(weight: str, split: str, step: int, i: int) -> float:
+    """On test problems fade gains .05 more than the others on each; on ood it only scatters."""
+    scatter = 0.1 * (-1) ** i if weight == "fade" and split == "ood" and step else 0.0
+    return 0.01 * step + (0.05 if weight == "fade" and split == "test" and step else 0.0) + scatter
+
+
+def pass_at(probabilities: list[float], k: int) -> float:
+    return sum(1 - (1 - p) ** k for p in probabilities) / len(probabilities)
+
+
+def write_run(
+    path: Path,
+    weight: str = "grpo",
+    *,
+    label: str = "",
+    num_steps: int = 8,
+    status: str = "finished",
+    ids: str = "",
+    completion: str = "(1+2)*3",
+    recipe: dict | None = None,
+) -> Run:
+    """A run evaluated every four steps and at its end, two groups of ten rollouts a step."""
+    fields = {"alpha_max": 3.0} if weight == "fade" else {}
+    task = {"type": "countdown", "seed": 0}
+    whole = {"model": {"path": "tiny"}, "task": task, "weight": {"type": weight, **fields}}
+    whole |= {"train": {"steps": 8}, **(recipe or {})}
+    config = {"label": label or weight, "recipe": whole}
+    writer = RunWriter.create(path, config, {"python": "3.11", "machine": {"cpus": 2}})
+    for step in range(num_steps + 1):
+        row = {"step": step, "rollouts": 20 * step}
+        if step % 4 == 0 or step == num_steps:
+            row |= log_evaluation(writer, weight, step, ids)
+        if step:
+            row |= {"mass/positive": 0.2, "mass/negative": 0.2, "time/rollout_s": 0.25}
+            row |= {"rollout/solve_rate": 0.3 + 0.01 * step, "entropy/mean_nats": 1 - 0.02 * step}
+            row["rollout/num_unscorable"] = 1 if weight == "power" else 0
+            if weight == "fade":
+                row |= {"weight/alpha": 3.0 - 0.1 * step, "weight/delta": None if step < 3 else 0.9}
+            writer.log_rollouts(rollout_rows(step, completion))
+        writer.log(row)
+    writer.checkpoint(num_steps, {}, status, lambda folder: None)
+    writer.close()
+    return Run(path)
+
+
+def log_evaluation(writer: RunWriter, weight: str, step: int, ids: str) -> dict:
+    row = {"rank/head_top1_share": 0.5 if step else None, "rank/head_top1_share_noise": 0.12}
+    for split in ("test", "ood"):
+        probabilities = [
+            start_probability(split, i) + gain(weight, split, step, i) for i in range(NUM_PROBLEMS)
+        ]
+        ids_N = [f"{ids}{split}{i}" for i in range(NUM_PROBLEMS)]
+        turn = -1 if weight == "fade" else 1  # the same problems in another order
+        values = {"problem_ids": ids_N[::turn], "solve_probability": probabilities[::turn]}
+        writer.log_evaluation({"step": step, "split": split, **values})
+        for k in (1, 10, 100):
+            row[f"{split}/pass@{k}"] = pass_at(probabilities, k)
+        sampled = f"{split}/sampled_pass@1"
+        row |= {sampled: 0.3, f"{sampled}_low": 0.25, f"{sampled}_high": 0.35}
+    return row
+
+
+def rollout_rows(step: int, completion: str) -> list[dict]:
+    verdicts = ["right"] * 7 + ["wrong"] * 8 + ["unparsed"] * 5
+    shared = {"step": step, "prompt": "1,2,3=9:", "completion": completion, "num_tokens": 8}
+    return [
+        {
+            **shared,
+            "problem_id": f"train{i // 10}",
+            "verdict": verdict,
+            "detail": f"step {step}, rollout {i}",
+            "weight": 0.65 if verdict == "right" else -0.35,
+        }
+        for i, verdict in enumerate(verdicts)
+    ]
+
+
+def report(runs: list[Run], folder: Path) -> str:
+    write_report(runs, folder / "report.html")
+    return (folder / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    root = tmp_path_factory.mktemp("runs")
+    return [
+        write_run(root / "fade", "fade"),
+        write_run(root / "grpo", "grpo", completion=EVIL),
+        write_run(
+            root / "power",
+            "power",
+            num_steps=5,
+            status="interrupted",
+            label="power<b>",
+            recipe={"optim": {"lr": 0.01}},
+        ),
+        write_run(root / "other", "mine.py:Mine", ids="other-"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return report(runs, tmp_path_factory.mktemp("out"))
+
+
+class Checker(HTMLParser):
+    """Collects what a page refers to, and fails on tags that do not nest."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "input", "link"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.links: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for key, value in attrs:
+            if key == "id":
+                self.ids[value or ""] += 1
+            if key in ("src", "href", "xlink:href", "srcset", "action", "data"):
+                self.links.append((key, value or ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def words(page: str) -> str:
+    return " ".join(" ".join(Checker(page).texts).split())
+
+
+def test_tags_nest_and_references_resolve_within_the_page(page):
+    checked = Checker(page)
+    assert checked.open == []
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert max(checked.ids.values()) == 1
+    used = {value for _, value in checked.links}
+    used |= {f"#{name}" for name in re.findall(r"url\(#([^)]+)\)", page)}
+    assert len(used) > 20
+    assert used == {f"#{name}" for name in checked.ids if f"#{name}" in used}
+
+
+def test_page_loads_nothing_from_anywhere(page):
+    checked = Checker(page)
+    assert all(value.startswith("#") for _, value in checked.links)
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & checked.tags.keys()
+    assert re.findall(r"url\((?!#)|@import|@font-face|fetch\(|XMLHttpRequest|import\(", page) == []
+    addresses = set(re.findall(r"https?://[^\"'\s<]+", page))
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_every_run_and_its_status_is_shown(page):
+    text = words(page)
+    for label in ("fade", "grpo", "power<b>", "mine.py:Mine"):
+        assert label in text
+    assert "power<b> was interrupted at step 5 of 8." in text
+    assert "of its 100 rollouts; they count neither" in text  # 5 unscorable
+
+
+def test_differences_are_those_of_a_plain_loop(page):
+    cells = table_row(page, "Difference of exact pass@k from grpo", "fade")
+    assert cells[1] == "8"
+    expected = []
+    for split, k in itertools.product(("test", "ood"), (1, 10, 100)):
+        total = 0.0
+        for i in range(NUM_PROBLEMS):
+            start = start_probability(split, i)
+            mine, theirs = (start + gain(name, split, 8, i) for name in ("fade", "grpo"))
+            total += (1 - theirs) ** k - (1 - mine) ** k
+        expected.append(total / NUM_PROBLEMS)
+    for cell, mean in zip(cells[2:], expected, strict=True):
+        shown = re.search(r"([+−]?)(\d?\.\d{3}) \[", cell)
+        assert shown, cell
+        assert float(shown[2]) * (-1 if shown[1] == "−" else 1) == pytest.approx(mean, abs=6e-4)
+    # The same gain on each problem leaves no doubt; gains and losses in equal number nothing but.
+    assert cells[2] == "+.050 [.050, .050]"
+    assert cells[5].startswith("cannot tell .000 [−.0")
+
+
+def test_verdict_is_in_words_and_warns_that_seeds_are_not_in_it(page):
+    text = words(page)
+    assert "fade against grpo at step 8, on 20 test problems: pass@1 +.050 [.050, .050]," in text
+    assert "on 20 ood problems: pass@1 cannot tell from these runs: .000 [" in text
+    assert "They are not over seeds." in text
+    # Power alone has another learning rate than grpo.
+    verdicts = re.findall(r'<p class="verdict">(.*?)</p>', page, re.DOTALL)
+    assert ["also differ in optim.lr:" in verdict for verdict in verdicts] == [False, True, False]
+    assert page.count("also differ in") == 1
+
+
+def test_runs_of_unequal_length_are_compared_at_the_last_step_both_evaluated(page):
+    assert table_row(page, "Where each run ended", "power<b>")[1:4] == ["interrupted", "5", "100"]
+    assert table_row(page, "Difference of exact", "power<b>")[1] == "4"
+
+
+def test_other_problems_are_not_compared(page):
+    cells = table_row(page, "Difference of exact", "mine.py:Mine")
+    assert cells[1:] == [
+        "cannot tell from these runs: they were not evaluated on the same problems"
+    ]
+    assert table_row(page, "At equal pass@1", "mine.py:Mine") == []
+
+
+def test_the_same_ids_in_another_task_are_other_problems(runs, tmp_path):
+    harder = write_run(tmp_path / "harder", recipe={"task": {"type": "countdown", "seed": 1}})
+    assert compare(runs[0], runs[1], 8, 8).obstacle == ""
+    assert compare(harder, runs[1], 8, 8).obstacle == "they were not evaluated on the same problems"
+
+
+def table_row(page: str, heading: str, label: str) -> list[str]:
+    """Texts of the cells of a run's row in the table under a heading."""
+    table = page[page.index(heading) :].partition("</table>")[0]
+    for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL):
+        cells = [words(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        if cells[0] == label:
+            return cells
+    return []
+
+
+def test_equal_pass_at_1_interpolates_between_evaluations(runs):
+    # On test problems, power ends lowest, at step 5: .295 + .05. Grpo is there five eighths along.
+    level, (fade, grpo, power) = at_equal_pass_at_1(runs[:3], "test")
+    assert level == pytest.approx(0.345)
+    starts = [start_probability("test", i) for i in range(NUM_PROBLEMS)]
+    at_0, at_4, at_5, at_8 = (
+        pass_at([p + 0.01 * step for p in starts], 100) for step in (0, 4, 5, 8)
+    )
+    assert power == pytest.approx(at_5)
+    assert grpo == pytest.approx(0.75 * at_4 + 0.25 * at_8)
+    fade_at_4 = pass_at([p + 0.04 + 0.05 for p in starts], 100)  # pass@1 .295 + .09
+    assert fade == pytest.approx(at_0 + 5 / 9 * (fade_at_4 - at_0))
+
+
+def test_text_of_the_record_is_escaped(page):
+    assert "<script>alert" not in page
+    assert "<b> was" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in page
+    assert Checker(page).tags["script"] == 1
+    assert EVIL in Checker(page).texts
+
+
+def test_fields_that_differ_come_before_all_fields(page):
+    differing, _, full = page.partition("Every field")
+    differing = differing[differing.index("The fields in which the runs differ") :]
+    fields = re.findall(r'<th scope="row">([a-z_.]+)</th>', differing)
+    assert fields == ["weight.type", "weight.alpha_max", "optim.lr"]
+    assert '<th scope="row">task.type</th><td colspan="4">countdown</td>' in full
+
+
+def test_equal_records_give_equal_bytes(tmp_path):
+    pages = []
+    for name in ("a", "b"):
+        run = write_run(tmp_path / name / "run", "fade")
+        write_report([run], tmp_path / name / "new" / "folder" / "page.html")
+        pages.append((tmp_path / name / "new" / "folder" / "page.html").read_text())
+    assert pages[0] == pages[1]
+    assert [path.name for path in (tmp_path / "a" / "new" / "folder").iterdir()] == ["page.html"]
+    # A single run is compared with its own start: each test problem gained .08 + .05.
+    assert "fade against its own start" in pages[0]
+    assert table_row(pages[0], "Difference of exact pass@k", "fade")[2] == "+.130 [.130, .130]"
+    assert "At equal pass@1:" not in pages[0]
+
+
+def test_a_run_that_has_only_started(tmp_path):
+    run = write_run(tmp_path / "run", num_steps=0, status="running")
+    page = report([run], tmp_path)
+    assert "grpo is running, or was stopped without notice: recorded to step 0 of 8." in page
+    assert "cannot tell from this run: there is no evaluation after the start" in page
+    assert "not trained on any rollout yet" in page
+    assert Checker(page).open == []
+
+
+def test_two_runs_of_one_label_are_told_apart_by_folder_and_dashes(tmp_path):
+    seeds = [write_run(tmp_path / name) for name in ("seed0", "seed1")]
+    first, second = plots.looks(seeds)
+    assert (first.label, second.label) == ("grpo (seed0)", "grpo (seed1)")
+    assert first.color == second.color
+    assert first.dash != second.dash
+
+
+def test_colours_belong_to_names_whatever_else_is_drawn(runs):
+    alone = [plots.looks([run])[0].color for run in runs]
+    assert [look.color for look in plots.looks(runs)] == alone
+    assert [look.color for look in plots.looks(runs[::-1])] == alone[::-1]
+    assert len(set(alone)) == len(alone)
+    assert alone[3] == "#999933"  # an unknown name keeps its colour in every process
+
+
+def test_what_is_not_recorded_is_said_and_not_drawn(runs):
+    with_alpha, without = plots.svg(plots.masses(runs)), plots.svg(plots.masses(runs[1:]))
+    assert with_alpha.count("not recorded in these runs") == 0
+    assert without.count("not recorded in these runs") == 2  # alpha and delta
+
+
+def test_figures_ignore_and_keep_the_settings_of_the_user(runs):
+    usual = plots.svg(plots.tradeoff(runs))
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": False}):
+        assert plots.svg(plots.tradeoff(runs)) == usual
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_both_halves_of_a_figure_are_windows_on_one_drawing(page):
+    figures = re.findall(r'<div class="drawing".*?</div>', page, re.DOTALL)
+    assert len(figures) == 7
+    for figure in figures:
+        (x, _, width, height), (x_2, _, width_2, height_2) = (
+            [float(number) for number in box.split()]
+            for box in re.findall(r'<svg viewBox="([^"]+)"', figure)
+        )
+        assert (x, x_2, width, height) == (0, width, width_2, height_2)
+        assert figure.count("<use ") > figure.count("</use>")
+        assert 'data-width="%g"' % (2 * width) in figure
+
+
+def test_rolling_mean_is_centred_and_shorter_at_the_ends():
+    values = [float(i * i % 7) for i in range(12)]
+    for window in (1, 2, 5, 30):
+        for i, mean in enumerate(plots.rolling_mean(values, window)):
+            near = range(i - (window - 1) // 2, i + window // 2 + 1)
+            inside = [values[j] for j in near if 0 <= j < len(values)]
+            assert math.isclose(mean, sum(inside) / len(inside))
+
+
+def test_curves_of_long_runs_are_thinned_and_say_so(tmp_path):
+    writer = RunWriter.create(
+        tmp_path / "long", {"label": "grpo", "recipe": {"weight": {"type": "grpo"}}}, {}
+    )
+    for step in range(2500):
+        writer.log({"step": step, "rollouts": 8 * step, "rollout/solve_rate": step % 10 / 10})
+    writer.close()
+    figure = plots.groups([Run(tmp_path / "long")])
+    raw, mean = figure.subfigs[0].subfigs[1].axes[0].lines
+    assert len(raw.get_xdata()) == len(mean.get_xdata()) == 834  # every third
+    assert raw.get_xdata()[1] == 24
+    assert "(1 in 3 drawn)" in plots.svg(figure)
+
+
+def test_samples_are_the_first_rollouts_of_the_first_and_last_step(runs):
+    first, last = sample_rollouts(runs[0])
+    assert (first["step"], last["step"], first["num_rollouts"]) == (1, 8, 20)
+    assert [row["detail"] for row in last["rows"]] == [f"step 8, rollout {i}" for i in range(16)]
+    assert last["verdicts"] == {"right": 7, "wrong": 8, "unparsed": 5}
+
+
+def test_no_run_and_one_run_twice_are_refused(runs, tmp_path):
+    with pytest.raises(UsageError, match="at least one run directory, got none"):
+        write_report([], tmp_path / "page.html")
+    again = Run(runs[0].path / ".." / runs[0].path.name)
+    with pytest.raises(UsageError, match=r"fade is given 2 times"):
+        write_report([runs[0], again], tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["folder", "file/page.html"])
+def test_a_place_that_cannot_be_written_is_one_line(place, runs, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot write the report .*; name another file") as error:
+        write_report(runs[:1], tmp_path / place)
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
