@@ -72,6 +72,7 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         """Refuse clips outside [0, 1] below and negative coefficients."""
+        _one_of("loss.aggregation", self.aggregation, ("constant", "token-mean"))
         if not 0 <= self.clip_low <= 1:
             raise UsageError(f"loss.clip_low must be within [0, 1], got {self.clip_low}")
         if not 0 <= self.clip_high < float("inf"):
@@ -97,6 +98,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers no optimiser takes."""
+        _one_of("optim.type", self.type, ("adamw", "sgd"))
         for name in ("lr", "max_grad_norm"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(
@@ -253,3 +255,8 @@ def _at_least(section: str, config: Any, low: int, *names: str) -> None:
             raise UsageError(
                 f"{section}.{name} must be at least {low}, got {getattr(config, name)}"
             )
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

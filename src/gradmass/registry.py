@@ -56,7 +56,7 @@ class Registry(Generic[T]):
         def decorate(cls: type[T]) -> type[T]:
             if name in self._classes:
                 raise UsageError(f"{self.kind} {name!r} is registered twice: by {cls.__module__}")
-            cls.name = name  # type: ignore[attr-defined]
+            cls.name = cls.spec = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             return cls
 
@@ -108,6 +108,9 @@ class Registry(Generic[T]):
             raise UsageError(f"{self.kind} {spec!r}: {path} has no {self.base.__name__} {name!r}")
         if "name" not in cls.__dict__:
             cls.name = spec  # type: ignore[attr-defined]
+        # Absolute, and the file even of a class it registers by a name: a record must lead back.
+        path, _, name = spec.rpartition(":")
+        cls.spec = f"{Path(path).resolve()}:{name}"  # type: ignore[attr-defined]
         return cls
 
 

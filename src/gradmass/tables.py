@@ -195,8 +195,8 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def _type_table(config: object) -> Tables:
-    """``{"type": name}`` of an object whose class was chosen by name, else empty."""
-    return {"type": config.name} if isinstance(config, Task | Weight) else {}
+    """``{"type": spec}`` of an object whose class was chosen by name or file, else empty."""
+    return {"type": config.spec or config.name} if isinstance(config, Task | Weight) else {}
 
 
 def _types_first(pairs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """``gradmass train``: what happens under this weight?"""
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -101,7 +102,9 @@ def main(argv: Sequence[str]) -> int:
 
 def default_out(recipe: Recipe) -> Path:
     """A run directory that is not there yet."""
-    stem = f"{recipe.task.name}-{recipe.weight.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    # A class from a file is called path/to/file.py:Name; only the last part names a folder.
+    labels = (re.split(r"[/\\:]", name)[-1] for name in (recipe.task.name, recipe.weight.name))
+    stem = "-".join([*labels, f"{datetime.now():%Y%m%d-%H%M%S}"])
     name, number = stem, 1
     while (Path("runs") / name).exists():
         number += 1

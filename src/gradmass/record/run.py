@@ -150,9 +150,10 @@ class RunWriter:
         resumed_from: The checkpoint to go on from, None for a new run.
     """
 
-    def __init__(self, path: Path, resumed_from: Checkpoint | None) -> None:
-        self.path, self.resumed_from = path, resumed_from
-        self._saved_step = -1 if resumed_from is None else resumed_from.step
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.resumed_from: Checkpoint | None = None
+        self._saved_step = -1
         self._files = {name: (path / name).open("ab") for name in ROW_FILES}
         try:
             _lock(self._files["metrics.jsonl"], path)
@@ -173,7 +174,7 @@ class RunWriter:
             (path / "checkpoints").mkdir(parents=True)
             _write_json(path / "config.json", {"schema": SCHEMA, **config})
             _write_json(path / "env.json", {"schema": SCHEMA, **env, "resumed": []})
-            writer = cls(path, None)
+            writer = cls(path)
             writer._write_state(0, None, "running")
             return writer
         except OSError as error:
@@ -193,27 +194,32 @@ class RunWriter:
             UsageError: Not a run directory, one that is finished, or one being written.
         """
         run = Run(path)
-        state, first_env = run.state, run.env
-        checkpoint = None
-        if state["weight"] is not None:
-            checkpoint = Checkpoint(state["step"], state["weight"], run.model_dir)
-        if state["status"] == "finished":
-            raise UsageError(
-                f"run {path} is finished (step {state['step']}); there is nothing to do"
-            )
+        # Read before any file is opened, and so made, in a folder that is no run directory.
+        _, first_env = run.state, run.env
         try:
-            writer = cls(path, checkpoint)
-            for name, size in state["sizes"].items():
-                if writer._files[name].seek(0, os.SEEK_END) < size:
-                    writer.close()
-                    raise UsageError(f"{path / name} is shorter than its checkpoint says")
-                writer._files[name].truncate(size)
-                writer._files[name].seek(size)
-            resumed = [*first_env["resumed"], {"step": state["step"], **env}]
-            _write_json(path / "env.json", {**first_env, "resumed": resumed})
-            return writer
+            writer = cls(path)
         except OSError as error:
             raise UsageError(f"cannot write to run {path}: {error.strerror}") from error
+        try:
+            # Read under the lock: until it was had, another process may have gone on.
+            state = run.state
+            if state["status"] == "finished":
+                raise UsageError(
+                    f"run {path} is finished (step {state['step']}); there is nothing to do"
+                )
+            if state["weight"] is not None:
+                writer.resumed_from = Checkpoint(state["step"], state["weight"], run.model_dir)
+                writer._saved_step = state["step"]
+            writer._cut_back(state["sizes"])
+            resumed = [*first_env["resumed"], {"step": state["step"], **env}]
+            _write_json(path / "env.json", {**first_env, "resumed": resumed})
+        except OSError as error:
+            writer.close()
+            raise UsageError(f"cannot write to run {path}: {error.strerror}") from error
+        except UsageError:
+            writer.close()
+            raise
+        return writer
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row of metrics.
@@ -279,6 +285,15 @@ class RunWriter:
         for file in self._files.values():
             file.close()
 
+    def _cut_back(self, sizes: dict[str, int]) -> None:
+        """Cut the row files to their size at a checkpoint; none is cut if one is too short."""
+        for name, size in sizes.items():
+            if self._files[name].seek(0, os.SEEK_END) < size:
+                raise UsageError(f"{self.path / name} is shorter than its checkpoint says")
+        for name, size in sizes.items():
+            self._files[name].truncate(size)
+            self._files[name].seek(size)
+
     def _write_state(self, step: int, weight_state: State | None, status: Status) -> None:
         for file in self._files.values():
             os.fsync(file.fileno())
@@ -320,7 +335,12 @@ def _line(row: dict[str, Any]) -> bytes:
     for key, value in row.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{key} = {value} is no number that the record of a run can hold")
-    return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    try:
+        return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    except TypeError as error:
+        raise UsageError(
+            f"the record of a run holds plain numbers and text only: {error}"
+        ) from error
 
 
 def _lock(file: IO[bytes], path: Path) -> None:

@@ -36,6 +36,8 @@ class Task(ABC):
     """
 
     name: ClassVar[str] = ""
+    spec: ClassVar[str] = ""
+    """What finds the class again: the registered name, or the file's absolute path and its name."""
     splits: ClassVar[tuple[str, ...]]
     """Names of the splits; no problem is in two of them. The first is trained on."""
     alphabet: ClassVar[str] = ""

@@ -90,7 +90,7 @@ def evaluate(
     exact = None
     if task.solutions(problems[0]) is not None:
         exact = evaluate_exactly(model, tokenizer, task, problems)
-        if num_samples and exact.longest_answer > max_new_tokens:
+        if exact.longest_answer > max_new_tokens:
             raise UsageError(
                 f"max_new_tokens = {max_new_tokens} cuts right answers, which have up to "
                 f"{exact.longest_answer} tokens with the end token"

@@ -26,12 +26,16 @@ def supervise(recipe: SftRecipe, out: Path, on_step: Callable[[dict[str, float]]
         recipe: The whole run.
         out: Folder to write; must not exist or be empty.
         on_step: Called with a row of metrics after every update; the last has the exact
-            ``{split}/pass@k`` and more.
+            ``{split}/pass@k`` and more, if the task lists its right answers.
 
     Raises:
-        UsageError: ``out`` is in use or cannot be written, or a solved problem is longer than the
-            model.
+        UsageError: The task has no alphabet, ``out`` is in use or cannot be written, or a solved
+            problem is longer than the model.
     """
+    if not recipe.task.alphabet:
+        raise UsageError(
+            f"task {recipe.task.name!r} has no alphabet, which a character tokenizer is made of"
+        )
     _make_folder(out)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
@@ -43,8 +47,10 @@ def supervise(recipe: SftRecipe, out: Path, on_step: Callable[[dict[str, float]]
     )
     demonstrations = recipe.task.demonstrations(recipe.task.splits[0])
     held_out = {
-        split: recipe.task.problems(split, train.num_eval_problems)
+        split: problems
         for split in recipe.task.splits[1:]
+        if (problems := recipe.task.problems(split, train.num_eval_problems))
+        and recipe.task.solutions(problems[0]) is not None
     }
 
     def evaluate() -> dict[str, float]:
@@ -74,8 +80,10 @@ def supervise(recipe: SftRecipe, out: Path, on_step: Callable[[dict[str, float]]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         row = {"step": step, "loss/value": loss.item()}
-        on_step(row | (evaluate() if step == train.steps else {}))
-    save_model(model, tokenizer, out)
+        if step == train.steps:
+            save_model(model, tokenizer, out)
+            row |= evaluate()
+        on_step(row)
 
 
 def _make_folder(out: Path) -> None:

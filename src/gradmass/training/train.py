@@ -52,11 +52,13 @@ class Batch:
         rollouts: The sampled answers.
         weights_B: The policy weight of each.
         row: The metrics that describe them.
+        laps: Seconds that drawing, judging and weighing them took.
     """
 
     rollouts: Rollouts
     weights_B: Tensor
     row: Row
+    laps: dict[str, float]
 
 
 def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> bool:
@@ -77,7 +79,10 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
     torch.set_num_threads(resolve_threads(recipe).train.threads)
     problems = task.problems(task.splits[0], config.num_problems)
     policy, tokenizer = load_model(recipe.model.path)
-    prompts = [problem.prompt for problem in problems]
+    # An update of RL is smaller than the spacing of bf16: parameters are trained in float32.
+    policy = policy.float()
+    asked = [task.problems(split, recipe.eval.num_problems) for split in task.splits[1:]]
+    prompts = [problem.prompt for split in (problems, *asked) for problem in split]
     check_fit(policy, tokenizer, prompts, config.max_new_tokens)
     start_policy = copy.deepcopy(policy) if recipe.loss.kl_coef > 0 else None
     evaluator = Evaluator(recipe, policy)
@@ -120,7 +125,15 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
             )
             before = step
             for _ in range(min(config.updates_per_batch, config.steps - step)):
-                row = batch.row | update(recipe, policy, start_policy, optimizer, batch)
+                row = update(recipe, policy, start_policy, optimizer, batch)
+                # Drawing a batch takes time once, however many updates are made on it.
+                drawing = batch.laps if step == before else {}
+                row = {"policy/lag": step - policy_step} | batch.row | drawing | row
+                seconds = row["time/update_s"] + sum(drawing.values())
+                row |= {
+                    "time/step_s": seconds,
+                    "time/rollouts_per_s": len(batch.weights_B) / seconds,
+                }
                 step += 1
                 if config.policy_lag:
                     past.append(copy_parameters(policy))
@@ -223,7 +236,6 @@ def draw_batch(
         "groups/all_wrong": all_wrong,
         "groups/mixed": mixed,
         "entropy/mean_nats": rollouts.mean_entropy_nats,
-        "policy/lag": step - policy_step,
         "mass/positive": m_success,
         "mass/negative": m_failure,
         **{f"weight/{key}": value for key, value in weight.report(weight_state).items()},
@@ -236,7 +248,7 @@ def draw_batch(
     )
     clock.lap("time/weigh_s")
     weights = torch.as_tensor(weights_B, dtype=torch.float32, device=sampler.device)
-    return Batch(rollouts, weights, row | clock.laps), weight_state
+    return Batch(rollouts, weights, row, clock.laps), weight_state
 
 
 def rollout_records(
@@ -316,14 +328,7 @@ def update(
         )
     optimizer.step()
     clock.lap("time/update_s")
-    # Of the step, sampling included, for the first update on a batch.
-    seconds = clock.laps["time/update_s"] + sum(
-        value for key, value in batch.row.items() if key.startswith("time/")
-    )
-    num_rollouts = len(rollouts.is_ended_B)
-    return (
-        row | clock.laps | {"time/step_s": seconds, "time/rollouts_per_s": num_rollouts / seconds}
-    )
+    return row | clock.laps
 
 
 def loss_denominator(config: LossConfig, rollouts: Rollouts, max_new_tokens: int) -> float:

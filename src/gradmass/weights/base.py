@@ -36,7 +36,9 @@ class Weight(ABC):
     """
 
     name: ClassVar[str] = ""
-    """Registered name; also the file, the TOML ``type`` and the flag's value."""
+    """Registered name, or ``path/to/file.py:Name``; what labels show."""
+    spec: ClassVar[str] = ""
+    """What finds the class again: the registered name, or the file's absolute path and its name."""
     scope: ClassVar[Literal["group", "batch", "run"]] = "group"
     """What a weight depends on: its group, the whole batch, or earlier batches (through state)."""
     on_ties: ClassVar[Literal["zero", "value"]] = "zero"
@@ -244,7 +246,7 @@ class Weight(ABC):
                 )
 
     def _check_state(self, state: State) -> None:
-        if state.keys() != self.init().keys():
+        if not isinstance(state, Mapping) or state.keys() != self.init().keys():
             raise UsageError(
                 f"weight {self.label} was given a state with {sorted(state)}, another "
                 f"weight's; its own has {sorted(self.init())} (start from init())"

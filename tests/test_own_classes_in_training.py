@@ -1,0 +1,211 @@
+"""A user's own task or weight, from a file, through the whole of training."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from gradmass.config import (
+    EvalConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    Recipe,
+    SftRecipe,
+    SftTrainConfig,
+    TinyModelConfig,
+    TrainConfig,
+)
+from gradmass.record import Run, RunWriter
+from gradmass.tables import from_tables, to_tables
+from gradmass.tasks import TASKS
+from gradmass.training.model import load_model, save_model
+from gradmass.training.sft import supervise
+from gradmass.training.train import train
+from gradmass.types import UsageError
+from gradmass.weights.grpo import Grpo
+
+WEIGHT = '''
+from dataclasses import dataclass
+from gradmass.weights import Weight, register_weight
+
+@register_weight("mean_removed")
+@dataclass(frozen=True, kw_only=True)
+class MeanRemoved(Weight):
+    """Reward minus group mean."""
+
+    def formula(self, groups, state, signals):
+        return groups.centred_PG
+'''
+TASK = '''
+from dataclasses import dataclass
+from itertools import cycle
+from typing import ClassVar
+from gradmass.rewards import Outcome, Verdict
+from gradmass.tasks import Problem, Task
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Task):
+    """Write the number again."""
+
+    splits: ClassVar = ("train", "validation")
+    alphabet: ClassVar = "0123456789="
+    width: int = 2
+
+    def generate(self, split):
+        for i in range(10, 99):
+            if (i % 5 == 0) == (split == "validation"):
+                number = str(i) if split == "train" else str(i).zfill(self.width)
+                yield Problem(number, number + "=", number)
+
+    def demonstrations(self, split):
+        for problem in cycle(self.generate(split)):
+            yield problem, problem.data
+
+    def verify(self, problem, completion):
+        return Verdict(Outcome.RIGHT if completion == problem.data else Outcome.WRONG)
+'''
+SMALL = TrainConfig(steps=4, num_problems=4, prompts_per_step=4, group_size=4, threads=1)
+RECIPE = Recipe(weight=Grpo(), train=SMALL, eval=EvalConfig(every=0, num_problems=2, num_samples=2))
+
+
+def run(recipe, path):
+    config = {"label": recipe.weight.label, "recipe": to_tables(recipe)}
+    writer = RunWriter.create(path, config, {})
+    try:
+        train(recipe, writer, lambda row: None)
+    finally:
+        writer.close()
+    return Run(path)
+
+
+@pytest.fixture
+def copy_task(tmp_path):
+    (tmp_path / "copy_task.py").write_text(TASK)
+    return TASKS[f"{tmp_path / 'copy_task.py'}:Copy"]
+
+
+def test_a_run_of_a_weight_that_its_file_registers_is_resumed_from_anywhere(tmp_path):
+    (tmp_path / "own.py").write_text(WEIGHT)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def gradmass(folder, *arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "gradmass", *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+
+    small = ["--train.steps=3", "--train.num_problems=4", "--train.prompts_per_step=4"]
+    small += ["--train.checkpoint_every=1", "--eval.num_problems=1", "--eval.num_samples=0"]
+    done = gradmass(
+        tmp_path, "train", "demo", "--weight", "own.py:MeanRemoved", *small, "--out", "run"
+    )
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "run"
+    assert Run(path).config["label"] == "mean_removed"
+    state = (path / "state.json").read_text()
+    (path / "state.json").write_text(state.replace('"finished"', '"interrupted"'))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    again = gradmass(elsewhere, "train", "--resume", "--out", str(path))
+    assert again.returncode == 0, again.stderr
+    assert Run(path).state["status"] == "finished"
+
+
+def test_the_stored_type_leads_back_to_the_class(copy_task):
+    task = copy_task(width=3)
+    recipe = replace(RECIPE, task=task)
+    assert from_tables(Recipe, to_tables(recipe), "x").task == task
+    assert Path(to_tables(task)["type"].rpartition(":")[0]).is_absolute()
+
+
+def test_a_supervised_start_needs_no_list_of_right_answers(tmp_path, copy_task):
+    recipe = SftRecipe(
+        task=copy_task(),
+        model=TinyModelConfig(hidden_size=8, num_heads=2, num_layers=1, intermediate_size=8),
+        train=SftTrainConfig(steps=2, batch_size=4, num_eval_problems=2),
+    )
+    rows = []
+    supervise(recipe, tmp_path / "out", rows.append)
+    assert [set(row) for row in rows] == [{"step", "loss/value"}] * 2
+    load_model(str(tmp_path / "out"))
+
+
+def test_a_task_without_alphabet_is_refused_before_anything_is_made(tmp_path, copy_task):
+    class Blank(copy_task):
+        name = "blank"
+        alphabet = ""
+
+    with pytest.raises(UsageError, match="task 'blank' has no alphabet"):
+        supervise(SftRecipe(task=Blank()), tmp_path / "out", lambda row: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_held_out_prompts_must_leave_room_too(tmp_path, copy_task):
+    with pytest.raises(UsageError, match="the model has 64 positions"):
+        run(replace(RECIPE, task=copy_task(width=60)), tmp_path / "run")
+
+
+def test_right_answers_that_are_cut_are_refused_without_samples_too(tmp_path):
+    recipe = replace(
+        RECIPE,
+        train=replace(SMALL, max_new_tokens=5),
+        eval=EvalConfig(every=0, num_problems=2, num_samples=0),
+    )
+    with pytest.raises(UsageError, match="max_new_tokens = 5 cuts right answers"):
+        run(recipe, tmp_path / "run")
+
+
+def test_a_bf16_checkpoint_is_trained_in_float32(tmp_path):
+    model, tokenizer = load_model("countdown-tiny")
+    save_model(model.to(torch.bfloat16), tokenizer, tmp_path / "bf16")
+    recipe = replace(
+        RECIPE,
+        model=ModelConfig(path=str(tmp_path / "bf16")),
+        optim=OptimConfig(lr=1e-6),
+        train=replace(SMALL, steps=1, group_size=16),
+    )
+    done = run(recipe, tmp_path / "run")
+    before = AutoModelForCausalLM.from_pretrained(tmp_path / "bf16", dtype=torch.float32)
+    after = AutoModelForCausalLM.from_pretrained(done.model_dir)
+    assert {p.dtype for p in after.parameters()} == {torch.float32}
+    pairs = zip(before.parameters(), after.parameters(), strict=True)
+    moved = sum(int((a != b).sum()) for a, b in pairs)
+    assert moved > 0.9 * sum(p.numel() for p in after.parameters())
+
+
+def test_the_time_of_a_batch_counts_once_and_the_lag_grows_with_its_updates(tmp_path):
+    recipe = replace(RECIPE, train=replace(SMALL, updates_per_batch=2))
+    rows = run(recipe, tmp_path / "run").metrics[1:]
+    for row in rows:
+        drawing = ["time/rollout_s", "time/verify_s", "time/weigh_s"]
+        is_first = row["step"] % 2 == 1
+        assert all((key in row) == is_first for key in drawing)
+        total = row["time/update_s"] + sum(row.get(key, 0.0) for key in drawing)
+        assert row["time/step_s"] == pytest.approx(total)
+        assert row["time/rollouts_per_s"] == pytest.approx(16 / total)
+        assert row["policy/lag"] == (0 if is_first else 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OptimConfig(type="adam"), "optim.type must be one of adamw, sgd, got 'adam'"),
+        (
+            lambda: LossConfig(aggregation="sum"),
+            "loss.aggregation must be one of constant, token-mean, got 'sum'",
+        ),
+    ],
+)
+def test_choices_are_checked_from_python_too(make, message):
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert str(caught.value) == message
