@@ -68,8 +68,9 @@ def _message(error: Exception) -> str | None:
     ]
     if in_user_files:
         return f"{in_user_files[-1]}: {type(error).__name__}: {error}"
-    # A full disk, a file that may not be read, a batch too large.
-    if isinstance(error, OSError | MemoryError):
+    # A full disk, a file that may not be read, a batch too large (torch's allocator has no class).
+    is_memory = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    if is_memory or isinstance(error, OSError | MemoryError):
         return str(error) or type(error).__name__
     return None
 

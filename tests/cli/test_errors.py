@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from gradmass.cli import main
+from gradmass.cli import _message, main
 from gradmass.commands import demo
 from gradmass.config import Recipe
 from gradmass.record import Run, RunWriter
@@ -535,3 +536,10 @@ def test_output_that_cannot_be_written_is_one_line(unbuffered, monkeypatch):
         done = shell("weights", "fade", stdout=full)
     assert done.returncode == 2
     assert done.stderr == "gradmass: error: [Errno 28] No space left on device\n"
+
+
+def test_a_batch_too_large_for_the_memory_is_one_line():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**15)
+    assert "can't allocate memory" in _message(caught.value)
+    assert _message(RuntimeError("a bug of ours")) is None

@@ -1,4 +1,4 @@
-"""FADE: exponents that follow the run's solve rate and entropy."""
+"""FADE: alpha and delta follow the run's solve rate and entropy."""
 
 import math
 from collections.abc import Mapping

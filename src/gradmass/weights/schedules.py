@@ -164,7 +164,7 @@ class EntropyDelta(EntropySchedule):
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyAlpha(EntropySchedule):
-    """Alpha from the entropy, for the ablation that drives both exponents by it.
+    """Alpha from the entropy, for the ablation that drives alpha and delta by it.
 
     ``alpha = 1 + (alpha_max - 1) clip((H_hat - H*) / (H_0 - H*), 0, 1)`` with H_0 the first
     entropy received; ``alpha_max`` until it arrives, and 1 where H_0 is not above H*. The paper's
