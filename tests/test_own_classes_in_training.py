@@ -5,9 +5,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from gradmass.config import (
@@ -22,9 +24,12 @@ from gradmass.config import (
     TrainConfig,
 )
 from gradmass.record import Run, RunWriter
+from gradmass.report.page import Summary
+from gradmass.rewards import Outcome, Verdict
 from gradmass.tables import from_tables, to_tables
-from gradmass.tasks import TASKS
-from gradmass.training.model import load_model, save_model
+from gradmass.tasks import TASKS, Problem
+from gradmass.training.evaluate import check_answers
+from gradmass.training.model import check_fit, load_model, save_model
 from gradmass.training.sft import supervise
 from gradmass.training.train import train
 from gradmass.types import UsageError
@@ -162,6 +167,95 @@ def test_right_answers_that_are_cut_are_refused_without_samples_too(tmp_path):
     )
     with pytest.raises(UsageError, match="max_new_tokens = 5 cuts right answers"):
         run(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (("12", "3", "12"), "lists for problem '10' the right answer '12' twice"),
+        (("12", "3×4"), "'3×4', which the tokenizer reads as '34'"),
+        (("12", "9"), None),
+    ],
+)
+def test_a_list_of_right_answers_must_allow_a_sum(copy_task, answers, message):
+    class Listed(copy_task):
+        name = "listed"
+
+        def solutions(self, problem):
+            return answers
+
+        def verify(self, problem, completion):
+            return Verdict(Outcome.RIGHT)
+
+    task = Listed()
+    _, tokenizer = load_model("countdown-tiny")
+    problems = task.problems("validation", 2)
+    if message is None:
+        check_answers(tokenizer, task, problems)
+        return
+    with pytest.raises(UsageError, match=message):
+        check_answers(tokenizer, task, problems)
+
+
+def test_a_listed_answer_that_the_verifier_refuses_is_refused(copy_task):
+    class Contrary(copy_task):
+        name = "contrary"
+
+        def solutions(self, problem):
+            return ("1", "2")
+
+    _, tokenizer = load_model("countdown-tiny")
+    task = Contrary()
+    with pytest.raises(UsageError, match="'1', which its own verifier does not call right"):
+        check_answers(tokenizer, task, task.problems("validation", 1))
+
+
+def test_two_problems_of_one_id_and_an_empty_prompt_are_refused(copy_task, policy, tokenizer):
+    class Twice(copy_task):
+        name = "twice"
+
+        def generate(self, split):
+            yield from [Problem("a", "1=", "1"), Problem("b", "2=", "2"), Problem("a", "3=", "3")]
+
+    assert len(Twice().problems("train", 2)) == 2
+    with pytest.raises(UsageError, match="'train' of task 'twice' has two problems 'a'"):
+        Twice().problems("train", 3)
+    with pytest.raises(UsageError, match="the prompt '' has no token"):
+        check_fit(policy, tokenizer, ["1=", ""], 4)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_trainer_state_is_one_line(tmp_path, damage):
+    path = tmp_path / "run"
+    run(RECIPE, path)
+    state = (path / "state.json").read_text()
+    (path / "state.json").write_text(state.replace('"finished"', '"interrupted"'))
+    file = Run(path).model_dir / "trainer.pt"
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:1000])
+    else:
+        file.unlink()
+    writer = RunWriter.resume(path, {})
+    with pytest.raises(UsageError, match=r"cannot resume: .*trainer\.pt is missing or damaged"):
+        train(RECIPE, writer, lambda row: None)
+    writer.close()
+
+
+def test_a_checkpoint_that_cannot_be_saved_says_how_to_go_on(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("gradmass.training.train.save_model", full)
+    with pytest.raises(UsageError, match=r"cannot save the checkpoint .* go on with --resume"):
+        run(RECIPE, tmp_path / "run")
+
+
+def test_the_report_counts_the_unscorable_rollouts_of_a_batch_once():
+    rows = [{"rollouts": 0}]
+    rows += [{"rollouts": 32, "rollout/num_unscorable": 8}] * 4
+    rows += [{"rollouts": 64, "rollout/num_unscorable": 3}] * 2
+    run_of_six_updates = SimpleNamespace(run=SimpleNamespace(metrics=rows))
+    assert Summary.num_unscorable.fget(run_of_six_updates) == 11
 
 
 def test_a_bf16_checkpoint_is_trained_in_float32(tmp_path):

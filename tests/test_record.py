@@ -554,7 +554,8 @@ def test_a_run_that_lost_its_checkpoint_is_not_resumed(tmp_path):
     path = started(tmp_path / "run")
     shutil.rmtree(path / "checkpoints" / "step-000002")
     message = refusal(lambda: RunWriter.resume(path, ENV))
-    assert message == f"run {path} has no checkpoint yet (step 2)"
+    folder = path / "checkpoints" / "step-000002"
+    assert message == f"the checkpoint {folder} of run {path} is missing"
 
 
 # Damage

@@ -7,6 +7,7 @@ than the file's drops the file's fields of it.
 """
 
 import ast
+import copy
 import dataclasses
 import inspect
 import json
@@ -33,18 +34,21 @@ REGISTRIES: dict[type, Registry[Any]] = {Task: TASKS, Weight: WEIGHTS}
 """Sections whose class is chosen by ``type``."""
 
 
-def load_recipe(cls: type[T], file: str | None, flags: Sequence[str]) -> T:
+def load_recipe(
+    cls: type[T], file: str | None, flags: Sequence[str], *, start: Tables | None = None
+) -> T:
     """Read a recipe from a TOML file, or the name of a shipped one, and flags.
 
     Args:
         cls: ``Recipe`` or another dataclass of sections.
         file: Path, or name of a shipped recipe without ``.toml``; None for the defaults alone.
         flags: ``--section.field VALUE`` or ``--section.field=VALUE``, values as in TOML.
+        start: Tables that stand in for a file, such as a run's stored recipe.
 
     Raises:
         UsageError: No such file, no valid TOML, an unknown key, or a value of the wrong kind.
     """
-    tables = read_toml(file) if file is not None else {}
+    tables = copy.deepcopy(start or {}) if file is None else read_toml(file)
     where = " and ".join(([file] if file is not None else []) + ["the flags"] * bool(flags))
     sections = typing.get_type_hints(cls)
     for key, value in _types_first(_read_flags(flags)):

@@ -353,7 +353,7 @@ def test_eval_agrees_with_the_start_of_a_run_from_the_same_checkpoint(command, r
     out, err = command("eval", "countdown-tiny", *sizes, "--json")
     assert err == ""
     said = json.loads(out)
-    assert (said["model"], said["task"]) == ("countdown-tiny", "countdown")
+    assert (said["model"], said["task"]["type"]) == ("countdown-tiny", "countdown")
     start = Run(run_dirs / "fade").metrics[0]
     assert [split["split"] for split in said["splits"]] == ["test", "ood"]
     for split in said["splits"]:
@@ -365,6 +365,22 @@ def test_eval_agrees_with_the_start_of_a_run_from_the_same_checkpoint(command, r
         assert "sampled_pass@10" not in split, "two samples say nothing of it"
         for key, value in measured(split).items():
             assert value == pytest.approx(start[f"{name}/{key}"], rel=1e-9)
+
+
+def test_eval_of_a_run_asks_what_the_run_asked(command):
+    own = ["--task.max_number=12", "--task.seed=3", "--seed=5", "--train.max_new_tokens=24"]
+    command("train", "demo", *TINY, *own, "--out", "run", "--json")
+    last = Run(Path("run")).metrics[-1]
+    out, _ = command("eval", "run", "--json")
+    said = json.loads(out)
+    assert (said["task"]["max_number"], said["task"]["seed"], said["seed"]) == (12, 3, 5)
+    for split in said["splits"]:
+        for key, value in measured(split).items():
+            assert value == pytest.approx(last[f"{split['split']}/{key}"], rel=1e-9)
+    out, _ = command("eval", "run", "--task.seed=4", "--seed", "6", "--json")
+    other = json.loads(out)
+    assert (other["task"]["max_number"], other["task"]["seed"], other["seed"]) == (12, 4, 6)
+    assert measured(other["splits"][0]) != measured(said["splits"][0])
 
 
 def test_eval_of_a_run_evaluates_its_last_checkpoint(command, run_dirs):

@@ -81,6 +81,7 @@ def _reason(event: tyro_errors.ParseErrorEvent, argv: Sequence[str], flags: Sequ
             return f"{value!r} is not one of {', '.join(choices)}"
         case tyro_errors.InstantiationFailure(message=message, argument=argument):
             name = "" if argument is None else f"{argument.display_name()}: "
-            return name + " ".join(message.split())
+            # Of a value that may be left out, tyro says first that it is not None.
+            return name + " ".join(message.split()).rpartition("<class 'int'>: ")[2]
         case _:
             return "these arguments cannot be used"

@@ -64,7 +64,11 @@ class Run:
 
         ``weight`` is None until the first one.
         """
-        return self._json("state.json")
+        state = self._json("state.json")
+        for key in ("step", "status", "weight", "sizes"):
+            if key not in state:
+                raise UsageError(f"{self.path / 'state.json'} is damaged: it has no {key!r}")
+        return state
 
     @property
     def label(self) -> str:
@@ -99,7 +103,9 @@ class Run:
         """
         folder = checkpoint_dir(self.path, self.state["step"])
         if not folder.is_dir():
-            raise UsageError(f"run {self.path} has no checkpoint yet (step {self.state['step']})")
+            if self.state["weight"] is not None:
+                raise UsageError(f"the checkpoint {folder} of run {self.path} is missing")
+            raise UsageError(f"run {self.path} has no checkpoint yet (step 0)")
         return folder
 
     def _json(self, name: str) -> dict[str, Any]:

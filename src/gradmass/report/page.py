@@ -124,7 +124,9 @@ class Summary:
     @property
     def num_unscorable(self) -> int:
         """Rollouts that the verifier could not judge, over the whole run."""
-        return sum(row.get("rollout/num_unscorable") or 0 for row in self.run.metrics)
+        # A batch that several updates were made on has several rows, and one number of rollouts.
+        batches = {row["rollouts"]: row.get("rollout/num_unscorable") for row in self.run.metrics}
+        return sum(number or 0 for number in batches.values())
 
     def recent(self, key: str, window: int) -> float | None:
         """Mean of the last values of a key."""

@@ -70,7 +70,8 @@ class Task(ABC):
         """The first ``num_problems`` problems of a split.
 
         Raises:
-            UsageError: Unknown split, ``num_problems`` below 1, or a split with fewer problems.
+            UsageError: Unknown split, ``num_problems`` below 1, a split with fewer problems, or
+                with two of one id.
         """
         if split not in self.splits:
             raise UsageError(
@@ -84,6 +85,10 @@ class Task(ABC):
                 f"split {split!r} of task {self.name!r} has only {len(found)} problems, "
                 f"num_problems = {num_problems} asks for more"
             )
+        ids = [problem.id for problem in found]
+        if len(set(ids)) < len(ids):
+            twice = next(name for name in ids if ids.count(name) > 1)
+            raise UsageError(f"split {split!r} of task {self.name!r} has two problems {twice!r}")
         return found
 
 

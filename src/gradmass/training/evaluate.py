@@ -142,6 +142,34 @@ def evaluate_exactly(
     )
 
 
+def check_answers(
+    tokenizer: PreTrainedTokenizerFast, task: Task, problems: Sequence[Problem]
+) -> None:
+    """Refuse lists of right answers of which a sum of probabilities would be wrong.
+
+    Raises:
+        UsageError: An answer is listed twice, is not right by the task's own verifier, or loses
+            characters in the tokenizer.
+    """
+    for problem in problems:
+        answers = task.solutions(problem)
+        if answers is None:
+            return
+        where = f"task {task.name!r} lists for problem {problem.id!r}"
+        if len(set(answers)) < len(answers):
+            twice = next(text for text in answers if answers.count(text) > 1)
+            raise UsageError(f"{where} the right answer {twice!r} twice")
+        seen = tokenizer.batch_decode(
+            [tokens[:-1] for tokens in _encode_answers(tokenizer, answers)],
+            clean_up_tokenization_spaces=False,
+        )
+        for answer, read in zip(answers, seen, strict=True):
+            if "".join(read.split()) != "".join(answer.split()):
+                raise UsageError(f"{where} {answer!r}, which the tokenizer reads as {read!r}")
+            if not task.verify(problem, answer).is_right:
+                raise UsageError(f"{where} {answer!r}, which its own verifier does not call right")
+
+
 def _answer_logprobs(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,

@@ -145,6 +145,8 @@ def check_fit(
     """
     encoded = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     for prompt, tokens in zip(prompts, encoded, strict=True):
+        if not tokens:
+            raise UsageError(f"the prompt {prompt!r} has no token: there is nothing to answer")
         seen = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
         if "".join(seen.split()) != "".join(prompt.split()):
             raise UsageError(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -24,7 +25,7 @@ from gradmass.record import RunWriter
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem
 from gradmass.training.clock import Clock
-from gradmass.training.evaluate import Evaluator
+from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
 from gradmass.training.judge import judge
 from gradmass.training.loss import policy_loss
@@ -84,6 +85,8 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
     asked = [task.problems(split, recipe.eval.num_problems) for split in task.splits[1:]]
     prompts = [problem.prompt for split in (problems, *asked) for problem in split]
     check_fit(policy, tokenizer, prompts, config.max_new_tokens)
+    for split in asked:
+        check_answers(tokenizer, task, split)
     start_policy = copy.deepcopy(policy) if recipe.loss.kl_coef > 0 else None
     evaluator = Evaluator(recipe, policy)
     # Copies of the policy after the last updates, oldest first; batches are drawn from the oldest.
@@ -96,15 +99,25 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         step, weight_state = writer.resumed_from.step, writer.resumed_from.weight_state
         policy, _ = load_model(str(writer.resumed_from.folder))
         optimizer = make_optimizer(recipe.optim, policy)
-        saved = torch.load(writer.resumed_from.folder / TRAINER_FILE, weights_only=True)
-        optimizer.load_state_dict(saved["optimizer"])
-        past.extend(saved["past"])
+        file = writer.resumed_from.folder / TRAINER_FILE
+        try:
+            saved = torch.load(file, weights_only=True)
+            optimizer.load_state_dict(saved["optimizer"])
+            past.extend(saved["past"])
+        except Exception as error:  # what torch raises depends on where the file is damaged
+            raise UsageError(f"cannot resume: {file} is missing or damaged") from error
     sampler = copy.deepcopy(policy) if config.policy_lag else policy
 
     def save(folder: Path) -> None:
-        save_model(policy, tokenizer, folder)
         trainer = {"optimizer": optimizer.state_dict(), "past": list(past)}
-        torch.save(trainer, folder / TRAINER_FILE)
+        try:
+            save_model(policy, tokenizer, folder)
+            torch.save(trainer, folder / TRAINER_FILE)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise UsageError(
+                f"cannot save the checkpoint after step {step} in {writer.path}: {error}; make "
+                "room and go on with --resume"
+            ) from error
 
     def record(row: Row) -> None:
         writer.log(row)
@@ -145,7 +158,7 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
                 and before // config.checkpoint_every != step // config.checkpoint_every
             ):
                 writer.checkpoint(step, weight_state, "running", save)
-        is_finished = step == config.steps
+        is_finished = step >= config.steps
         writer.checkpoint(step, weight_state, "finished" if is_finished else "interrupted", save)
     return is_finished
 
