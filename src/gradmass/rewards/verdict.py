@@ -26,10 +26,16 @@ class Verdict:
     Args:
         outcome: One of the five outcomes.
         detail: Why, in a few words, for a person who reads the rollouts.
+        seconds: Wall time the judgement took; None where nobody measured.
+        num_passed: Tests the answer passed before judging stopped; None without tests.
+        num_tests: Tests of the problem; None without tests.
     """
 
     outcome: Outcome
     detail: str = ""
+    seconds: float | None = None
+    num_passed: int | None = None
+    num_tests: int | None = None
 
     @property
     def is_right(self) -> bool:
