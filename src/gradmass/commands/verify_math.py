@@ -32,7 +32,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0 where the answer is right, else 1."""
     arguments = parse(Arguments, "verify math", argv)
     if arguments.answer is None and sys.stdin.isatty():
-        raise UsageError("missing ANSWER: give --answer, or pipe it in (gradmass verify math --help)")
+        raise UsageError(
+            "missing ANSWER: give --answer, or pipe it in (gradmass verify math --help)"
+        )
     with MathsVerifier(num_workers=1, extraction=arguments.extraction) as verifier:
         answer = sys.stdin.read() if arguments.answer is None else arguments.answer
         (verdict,) = verifier.verify([arguments.gold], [answer])

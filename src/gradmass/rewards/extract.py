@@ -82,7 +82,9 @@ def _boxes(text: str) -> list[tuple[int, int, str | None]]:
                 end = BARE_END.search(text, token.end(), token.end() + MAX_BARE)
                 stop = token.end() + MAX_BARE if end is None else end.start()
                 found.append((token.start(), stop, text[token.end() : stop]))
-    found += [(last.start, len(text), None) for last in opened if last.is_box and last.start == last_start]
+    found += [
+        (last.start, len(text), None) for last in opened if last.is_box and last.start == last_start
+    ]
     return sorted(found, key=lambda box: box[0])
 
 

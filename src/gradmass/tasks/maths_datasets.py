@@ -75,7 +75,9 @@ class MathsTask(DatasetTask):
             gold = truth.get("ground_truth") if isinstance(truth, dict) else None
             if not isinstance(gold, str) or not gold.strip():
                 raise row.error("field 'reward_model' has no ground_truth")
-            return Entry(question_of(row, "prompt"), MathsData(self.checked(row, gold)), answer=gold)
+            return Entry(
+                question_of(row, "prompt"), MathsData(self.checked(row, gold)), answer=gold
+            )
         question = row.text(row.first_of("problem", "question"))
         gold = self.checked(row, self.gold(row))
         solution = row["solution"] if "solution" in row else ""

@@ -155,7 +155,7 @@ def as_function(text: str) -> str:
 
 def _code_problem(values: Values) -> CodeProblem:
     pairs = zip(INPUTS, values, strict=True)
-    tests = tuple(CallTest(args=[x], expected=y) for x, y in pairs if x in HIDDEN)
+    tests = tuple(CallTest(args=(x,), expected=y) for x, y in pairs if x in HIDDEN)
     return CodeProblem(tests=tests, entry_point="f")
 
 

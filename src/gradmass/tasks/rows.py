@@ -158,7 +158,9 @@ def _files(root: Path, split: str) -> list[Path]:
     begins = re.compile(re.escape(split) + r"(?![^\W\d_])")
     if split:
         files = [
-            file for file in files if any(begins.match(part) for part in file.relative_to(root).parts)
+            file
+            for file in files
+            if any(begins.match(part) for part in file.relative_to(root).parts)
         ]
     if not files:
         of_split = f" of split {split!r}" if split else ""

@@ -203,9 +203,7 @@ def same_zero_set(gold: Any, answer: Any, *, keeps_sign: bool) -> bool | None:
             values.append(value)
     if len(values) < MIN_POINTS:
         return None
-    return all(_near(value, values[0]) for value in values) and not (
-        keeps_sign and values[0] < 0
-    )
+    return all(_near(value, values[0]) for value in values) and not (keeps_sign and values[0] < 0)
 
 
 def relation_set(text: str) -> Any:

@@ -184,7 +184,9 @@ def _bracketed(left: str, inside: str, right: str, text: str, depth: int) -> For
             return Group("list", _both_signs(text, depth), "", "or")
         left, right = ("(", ")") if left == r"\langle" else (left, right)
         return Group("tuple", tuple(_read(p, depth + 1) for p in parts), left + right)
-    return _read(inside, depth + 1) if left + right in ("()", "{}", "[]") else _value(text, text, "")
+    return (
+        _read(inside, depth + 1) if left + right in ("()", "{}", "[]") else _value(text, text, "")
+    )
 
 
 def _relation(parts: list[str], signs: list[str], text: str, depth: int) -> Form:

@@ -13,9 +13,7 @@ UNICODE = {
     **{chr(0xFF01 + i): chr(0x21 + i) for i in range(94)},  # full-width forms of ASCII
 }
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-NAMES = (
-    "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|theta|alpha|beta"
-)
+NAMES = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|theta|alpha|beta"
 REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -63,7 +61,9 @@ def clean(text: str) -> str:
     text = text.translate(str.maketrans(UNICODE))
     for pattern, replacement in REWRITES:
         text = pattern.sub(replacement, text)
-    return re.sub(r"[\s.,;:]+$", "", text).strip() if not text.endswith(r"\ldots ") else text.strip()
+    return (
+        re.sub(r"[\s.,;:]+$", "", text).strip() if not text.endswith(r"\ldots ") else text.strip()
+    )
 
 
 def _unmark(m: re.Match[str]) -> str:
@@ -161,7 +161,9 @@ def to_latex(text: str) -> str:
         r"(\d+(?:\.\d+)?)\s*\^\s*\{?\s*\\circ\s*\}?", r"{(\1\\cdot\\frac{\\pi}{180})}", text
     )
     text = re.sub(
-        r"(?<![\d.])(\d*)\.(\d+)", lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{1{'0' * len(m[2])}}}", text
+        r"(?<![\d.])(\d*)\.(\d+)",
+        lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{1{'0' * len(m[2])}}}",
+        text,
     )
     text = text.replace("*", r"\cdot ").replace(r"\cfrac", r"\frac")
     text = re.sub(r"(?<![\\a-zA-Z])(?:infinity|infty|inf)(?![a-zA-Z])", r"\\infty ", text)

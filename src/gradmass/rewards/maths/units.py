@@ -56,7 +56,9 @@ TAIL_WORDS = re.compile(
     r"^(?P<body>.*[\d}])(?:\s+([a-zA-Z]+(?:[ /]+[a-zA-Z]+)*)|\s*([a-zA-Z]{2,}))\.?" + POWER + "$",
     re.DOTALL,
 )
-TAIL_SIGN = re.compile(r"^(?P<body>.*[^\s\\])\s*(\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree|€|£|¢)$", re.DOTALL)
+TAIL_SIGN = re.compile(
+    r"^(?P<body>.*[^\s\\])\s*(\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree|€|£|¢)$", re.DOTALL
+)
 HEAD_SIGN = re.compile(r"^(?P<minus>-?)\s*(\\\$|€|£)\s*(?P<body>.*\S)$", re.DOTALL)
 TRIGONOMETRY = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 

@@ -135,7 +135,9 @@ class MathsVerifier:
             start = time.perf_counter()
             found = shortcut(gold, answer)
             seconds = time.perf_counter() - start
-            verdicts.append(None if found is None else Verdict(Outcome(found[0]), found[1], seconds))
+            verdicts.append(
+                None if found is None else Verdict(Outcome(found[0]), found[1], seconds)
+            )
         rest = [list(pair) for pair, found in zip(pairs, verdicts, strict=True) if found is None]
         replies = iter(self._pool.map(rest))
         return [verdict_of(next(replies)) if v is None else v for v in verdicts]
