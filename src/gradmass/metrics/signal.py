@@ -211,30 +211,30 @@ def update_quality(
     >>> update_quality(levels, [1.0], [0.0], 8)
     Quality(quality=2.0, batch_ratio=1.0, num_effective=2.0, known_share=1.0)
     """
-    rate_L, num_L, square_L, cross_L, pairs_L, factor_L, slope_L = (
+    rate_L, num_L, square_L, cross_L, pairs_L, w_L, slopes_L = (
         np.asarray(values, dtype=np.float64)
         for values in (
             *(levels.rate_L, levels.num_L, levels.square_L, levels.cross_L, levels.pairs_L),
             *(factor_L, slope_L),
         )
     )
-    if not rate_L.shape == factor_L.shape == slope_L.shape:
+    if not rate_L.shape == w_L.shape == slopes_L.shape:
         raise UsageError(
-            f"{len(rate_L)} levels need as many factors and slopes, got {factor_L.shape} and "
-            f"{slope_L.shape}"
+            f"{len(rate_L)} levels need as many factors and slopes, got {w_L.shape} and "
+            f"{slopes_L.shape}"
         )
     # Without pairs signal and variance cannot be told apart; where a few pairs happen to give a
     # signal above the whole energy, no variance is left to divide by.
     signal_L = np.maximum(0.0, cross_L / np.maximum(1.0, pairs_L))
     variance_L = square_L / np.maximum(1.0, num_L) - signal_L
     is_known_L = (pairs_L > 0) & (variance_L > 0)
-    if not is_known_L.any() or not factor_L[is_known_L].any():
+    if not is_known_L.any() or not w_L[is_known_L].any():
         return None
     known_share = float(num_L[is_known_L].sum() / num_L.sum())
-    rate_L, num_L, signal_L, variance_L, w_L, slope_L = (
-        values[is_known_L] for values in (rate_L, num_L, signal_L, variance_L, factor_L, slope_L)
+    rate_L, num_L, signal_L, variance_L, w_L, slopes_L = (
+        values[is_known_L] for values in (rate_L, num_L, signal_L, variance_L, w_L, slopes_L)
     )
-    noise_L = w_L**2 * variance_L + signal_L * slope_L**2 * rate_L * (1 - rate_L) / group_size
+    noise_L = w_L**2 * variance_L + signal_L * slopes_L**2 * rate_L * (1 - rate_L) / group_size
     share_L = num_L / num_L.sum()
     u_L = np.where(noise_L > 0, signal_L * w_L**2 / np.where(noise_L > 0, noise_L, 1.0), 0.0)
     num_effective = (num_L @ w_L) ** 2 / (num_L @ w_L**2) / levels.num_batches
