@@ -41,6 +41,9 @@ def split_shared(vectors_ND: Array) -> Shared | None:
     Raises:
         UsageError: Not a matrix, an empty one, or values that are not finite.
 
+    Edge cases: the shared direction takes the mean of all vectors with it, so what only half of
+    them have in common beside it is left half on them and, reversed, half on the others.
+
     Source: FADE (arXiv 2607.01490), equation 8.
 
     >>> shared = split_shared([[3.0, 0.0], [4.0, 1.0]])
