@@ -136,9 +136,7 @@ def test_chunks_give_what_the_whole_gives(shape, chunk_rows, library):
     whole = token_entropy_nats((hidden @ head.T + bias) / 0.7)
     if library == "torch":
         hidden, head, bias = (torch.as_tensor(x) for x in (hidden, head, bias))
-    found = token_entropy_of_hidden_nats(
-        hidden, head, bias, temperature=0.7, chunk_rows=chunk_rows
-    )
+    found = token_entropy_of_hidden_nats(hidden, head, bias, temperature=0.7, chunk_rows=chunk_rows)
     assert tuple(found.shape) == shape[:-1]
     np.testing.assert_allclose(np.asarray(found), whole, rtol=1e-12, atol=1e-12)
 

@@ -50,9 +50,7 @@ def test_what_reaches_the_gradient_is_summed_from_the_coefficient_of_every_token
     low, high = 0.1, 0.2
     kept, clipped = [], []
     for weight, tokens in zip(weights, ratios, strict=True):
-        gone = [
-            (weight > 0 and r > 1 + high) or (weight < 0 and r < 1 - low) for r in tokens
-        ]
+        gone = [(weight > 0 and r > 1 + high) or (weight < 0 and r < 1 - low) for r in tokens]
         kept.append(sum(r for r, g in zip(tokens, gone, strict=True) if not g) / len(tokens))
         clipped.append(sum(gone) / len(tokens))
     lengths = [len(tokens) for tokens in ratios]

@@ -76,9 +76,7 @@ def literal_quality(groups_by_batch, factor, slope, size):
     known, total = [], 0
     for p in levels:
         own = [[g for rate, g in groups if rate == p] for groups in groups_by_batch]
-        pairs = [
-            a @ b for gs in own for i, a in enumerate(gs) for j, b in enumerate(gs) if i != j
-        ]
+        pairs = [a @ b for gs in own for i, a in enumerate(gs) for j, b in enumerate(gs) if i != j]
         squares = [g @ g for gs in own for g in gs]
         total += len(squares)
         if pairs:

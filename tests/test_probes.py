@@ -123,3 +123,93 @@ def test_changes_in_half_precision_are_not_rounded(model):
     with torch.no_grad():
         model.lm_head.weight[0, 0] = 256.0  # 255 is no bfloat16
     assert probe.measure(model)["rank/head_change_norm"] == 255.0
+
+
+# Every matrix
+
+
+def by_name(rows):
+    return {row["name"]: row for row in rows}
+
+
+def test_spectra_are_those_of_every_matrix_and_energies_of_every_module(model):
+    probe, rng = ChangeProbe(model), np.random.default_rng(0)
+    made = plant(model, {n: rng.normal(size=p.shape) for n, p in model.named_parameters()})
+    found = probe.spectra(model)
+    matrices = by_name(found["matrices"])
+    assert set(matrices) == {name for name, change in made.items() if change.ndim == 2}
+    total = sum((change**2).sum() for change in made.values())
+    num_parameters = sum(change.size for change in made.values())
+    for name, row in matrices.items():
+        sigma = np.linalg.svd(made[name], compute_uv=False)
+        energy = (sigma**2).sum()
+        assert row["shape"] == list(made[name].shape)
+        assert row["r_1"] == pytest.approx(sigma[0] ** 2 / energy, rel=1e-9)
+        assert row["stable_rank"] == pytest.approx(energy / sigma[0] ** 2, rel=1e-9)
+        assert row["singular_values"] == pytest.approx(sigma[:8].tolist(), rel=1e-9)
+        assert row["norm"] == pytest.approx(np.sqrt(energy), rel=1e-9)
+        assert row["energy_share"] == pytest.approx(energy / total, rel=1e-9)
+        assert row["parameter_share"] == made[name].size / num_parameters
+        assert row["changed_fraction"] == 1.0
+        if name != "lm_head.weight":
+            m, n = made[name].shape
+            assert row["r_1_noise"] == pytest.approx(
+                (np.sqrt(m) + np.sqrt(n)) ** 2 / (m * n), rel=1e-12
+            )
+    for key in ("energy_share", "parameter_share"):
+        assert sum(row[key] for row in found["modules"]) == pytest.approx(1)
+
+
+def test_modules_gather_the_layers():
+    shape = TinyModelConfig(hidden_size=16, num_layers=3, num_heads=2, intermediate_size=32)
+    model = tiny_model(shape, character_tokenizer("0123456789"), 0)
+    probe = ChangeProbe(model)
+    plant(model, {f"model.layers.{i}.mlp.up_proj.weight": np.ones((32, 16)) for i in (0, 2)})
+    modules = by_name(probe.spectra(model)["modules"])
+    assert modules["model.layers.*.mlp.up_proj"]["energy_share"] == 1
+    num_parameters = sum(p.numel() for p in model.parameters())
+    share = 3 * 32 * 16 / num_parameters
+    assert modules["model.layers.*.mlp.up_proj"]["parameter_share"] == pytest.approx(share)
+    assert modules["model.norm"]["energy_share"] == 0
+    assert "lm_head" in modules
+
+
+def test_a_model_that_has_not_moved_has_spectra_of_nothing(model):
+    found = ChangeProbe(model).spectra(model)
+    for row in found["matrices"]:
+        assert row["r_1"] is None
+        assert row["energy_share"] is None
+        assert row["norm"] == row["changed_fraction"] == 0
+        assert set(row["singular_values"]) == {0.0}
+
+
+def test_a_start_in_bfloat16_shows_what_storing_it_again_would_hide(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+    probe = ChangeProbe(model)
+    rng = np.random.default_rng(0)
+    name = "model.layers.0.mlp.up_proj.weight"
+    rank_one = np.outer(rng.normal(size=32), rng.normal(size=16))
+    plant(model, {name: 1e-6 * rank_one, "lm_head.weight": np.ones((NUM_TOKENS, 16))})
+    row = by_name(probe.spectra(model, torch.bfloat16)["matrices"])[name]
+    assert row["r_1"] == pytest.approx(1, abs=1e-3)  # the trained weights are float32
+    assert row["changed_fraction"] < 0.2
+    assert row["is_hidden_by_rounding"]
+    head = by_name(probe.spectra(model, torch.bfloat16)["matrices"])["lm_head.weight"]
+    assert head["changed_fraction"] == 1.0
+    assert not head["is_hidden_by_rounding"]
+    kept = by_name(probe.spectra(model)["matrices"])[name]
+    assert "is_hidden_by_rounding" not in kept
+
+
+def test_singular_values_of_a_bfloat16_identity_are_ones(model):
+    model = model.to(torch.bfloat16)
+    head = model.lm_head.weight
+    with torch.no_grad():
+        head.zero_()
+    probe = ChangeProbe(model)
+    with torch.no_grad():
+        head[:, :NUM_TOKENS] = torch.eye(NUM_TOKENS, dtype=torch.bfloat16)
+    row = by_name(probe.spectra(model, torch.bfloat16)["matrices"])["lm_head.weight"]
+    assert row["singular_values"] == [1.0] * 8
