@@ -159,7 +159,9 @@ def test_a_group_with_masked_rollouts_counts_at_the_nearest_solve_rate():
 def test_partial_credit_is_refused_and_counted_by_the_threshold_of_the_task():
     rewards, scored = np.array([[0.95, 0.98], [0.05, 0.02]]), np.ones((2, 2))
     for function in (group_shares, solve_rate_counts):
-        with pytest.raises(UsageError, match="got 0.95; a shaped reward is not a verdict .*thresh"):
+        with pytest.raises(
+            UsageError, match=r"got 0.95; a shaped reward is not a verdict .*thresh"
+        ):
             function(rewards, scored)
     assert group_shares(rewards >= 0.9, scored) == (0.5, 0.5, 0.0)
     assert solve_rate_counts(rewards >= 0.9, scored) == [1, 0, 1]

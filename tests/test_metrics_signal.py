@@ -1,4 +1,4 @@
-"""Effective sizes, signal to noise and the quality of updates against loops over their equations."""
+"""Effective sizes, signal to noise, quality of updates against loops over their equations."""
 
 import math
 

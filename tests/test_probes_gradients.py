@@ -311,14 +311,14 @@ def test_judging_the_weight_in_use_and_another_agrees_with_the_literal_split(pol
 
 
 def test_a_probe_needs_weights_that_exist_and_groups_large_enough_for_them():
-    with pytest.raises(UsageError, match="unknown weight 'pwoer'; did you mean 'power'"):
+    with pytest.raises(UsageError, match=r"unknown weight 'pwoer'; did you mean 'power'"):
         load_recipe(Recipe, None, ['--probe.weights=["pwoer"]'])
-    with pytest.raises(UsageError, match="power_unbiased.* groups of at least 10"):
+    with pytest.raises(UsageError, match=r"power_unbiased.* groups of at least 10"):
         load_recipe(Recipe, None, ['--probe.weights=["power_unbiased:alpha=9"]'])
     recipe = load_recipe(Recipe, None, ['--probe.weights=["power:alpha=3", "maxrl"]'])
     assert [w.label for w in recipe.probe.others] == ["power(alpha=3.0)", "maxrl"]
     assert load_recipe(Recipe, None, ["--probe.weights=[]"]).probe.others == ()
-    with pytest.raises(UsageError, match="probe.every must be at least 0, got -1"):
+    with pytest.raises(UsageError, match=r"probe.every must be at least 0, got -1"):
         load_recipe(Recipe, None, ["--probe.every=-1"])
-    with pytest.raises(UsageError, match="probe.weights must be a list, each a text"):
+    with pytest.raises(UsageError, match=r"probe.weights must be a list, each a text"):
         load_recipe(Recipe, None, ["--probe.weights=grpo"])
