@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from gradmass.config import LossConfig
-from gradmass.training.loss import policy_loss
+from gradmass.training.loss import loss_denominator, policy_loss
 from gradmass.training.rollout import Rollouts
-from gradmass.training.train import loss_denominator
 
 NUM_CASES = 40
 

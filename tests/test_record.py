@@ -128,6 +128,7 @@ def test_the_layout_is_what_the_documentation_says(whole):
     assert sorted(entry.name for entry in whole.iterdir()) == [
         "checkpoints",
         "config.json",
+        "diagnostics.jsonl",
         "env.json",
         "evaluations.jsonl",
         "metrics.jsonl",

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gradmass.masses import Equalise, equalise_factor, parse_prior
+from gradmass.tables import from_spec
 from gradmass.tasks import Task
 from gradmass.tasks.countdown import Countdown
 from gradmass.types import UsageError
@@ -130,6 +131,30 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProbeConfig:
+    """What is looked at in training beyond what every update shows; no number changes by it."""
+
+    every: int = 100
+    """Updates between looks that take passes of their own (gradients by verdict, signal to noise,
+    hidden states, the entropy after the update); the first update is looked at too. 0: none."""
+    rank_every: int = 100
+    """Updates between the singular values of the change of every matrix; 0: none. The output head
+    is measured at every evaluation anyway."""
+    weights: tuple[str, ...] = ("grpo", "power")
+    """Other weights to judge on the same rollouts, as NAME or NAME:field=value,field=value."""
+
+    def __post_init__(self) -> None:
+        """Refuse periods below 0 and weights that are none."""
+        _at_least("probe", self, 0, "every", "rank_every")
+        _ = self.others
+
+    @cached_property
+    def others(self) -> tuple[Weight, ...]:
+        """The weights named by ``weights``."""
+        return tuple(from_spec(Weight, spec) for spec in self.weights)  # type: ignore[type-abstract]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides a training run."""
 
@@ -147,6 +172,7 @@ class Recipe:
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
 
     def __post_init__(self) -> None:
         """Refuse sections that do not fit together."""
@@ -160,6 +186,12 @@ class Recipe:
                 f"train.group_size = {self.train.group_size}: weight {self.weight.label} needs "
                 f"groups of at least {self.weight.min_group_size}"
             )
+        for other in self.probe.others:
+            if self.train.group_size < other.min_group_size:
+                raise UsageError(
+                    f"probe.weights: {other.label} needs groups of at least "
+                    f"{other.min_group_size}, train.group_size is {self.train.group_size}"
+                )
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         _ = self.weight_factor  # computed now: a mass that cannot be equalised is refused

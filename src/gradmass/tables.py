@@ -287,6 +287,8 @@ def _coerce(value: Any, hint: Any, where: str, place: str) -> Any:
         if any(type(value) is type(option) and value == option for option in options):
             return value
     elif origin is tuple:
+        if isinstance(value, list) and options[1:] == (...,):
+            options = options[:1] * len(value)
         if isinstance(value, list) and len(value) == len(options):
             pairs = zip(value, options, strict=True)
             return tuple(_coerce(item, option, where, place) for item, option in pairs)
@@ -309,6 +311,8 @@ def _describe(hint: Any) -> str:
         return " or ".join(map(_describe, options))
     if origin is Literal:
         return " or ".join(repr(option) for option in options)
+    if origin is tuple and options[1:] == (...,):
+        return f"a list, each {_describe(options[0])}"
     if origin is tuple:
         return f"a list of {len(options)} numbers"
     names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}

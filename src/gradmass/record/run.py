@@ -4,6 +4,7 @@
     env.json            versions, machine, command, start time
     metrics.jsonl       a row a step, flat keys "family/name"; row 0 is the start, before any update
     evaluations.jsonl   a row an evaluation and split: the solve probability of every problem
+    diagnostics.jsonl   rows of lists and tables: "kind" difficulty, signal or spectrum
     rollouts.jsonl.gz   every rollout trained on, with verdict and weight; a gzip member a step
     state.json          step, status, the weight's state, and how much of the above belongs to it
     checkpoints/        step-000123/: model and tokenizer in Hugging Face format, trainer state
@@ -32,7 +33,7 @@ SCHEMA = 1
 """Version of the layout; a directory of another version is refused."""
 
 Status = Literal["running", "interrupted", "failed", "finished"]
-ROW_FILES = ("metrics.jsonl", "evaluations.jsonl", "rollouts.jsonl.gz")
+ROW_FILES = ("metrics.jsonl", "evaluations.jsonl", "diagnostics.jsonl", "rollouts.jsonl.gz")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,12 @@ class Run:
     def evaluations(self) -> list[dict[str, Any]]:
         """Rows ``{"step", "split", "problem_ids", "solve_probability"}``."""
         return list(self._rows("evaluations.jsonl"))
+
+    @cached_property
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """Rows ``{"step", "kind", ...}``; none in a run that was recorded before there were any."""
+        name = "diagnostics.jsonl"
+        return list(self._rows(name)) if (self.path / name).exists() else []
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
         """Yield the rollouts in the order they were trained on."""
@@ -238,6 +245,10 @@ class RunWriter:
     def log_evaluation(self, row: dict[str, Any]) -> None:
         """Append the solve probabilities of one split."""
         self._append("evaluations.jsonl", _line(row))
+
+    def log_diagnostics(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append rows of diagnostics, each with its ``step`` and ``kind``."""
+        self._append("diagnostics.jsonl", b"".join(_line(row) for row in rows))
 
     def log_rollouts(self, rows: Iterable[dict[str, Any]]) -> None:
         """Append the rollouts of a batch."""

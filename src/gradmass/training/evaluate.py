@@ -18,7 +18,7 @@ from gradmass.record import RunWriter
 from gradmass.tasks import Problem, Task
 from gradmass.training.clock import Clock
 from gradmass.training.judge import judge
-from gradmass.training.probes import HeadProbe
+from gradmass.training.probes.change import ChangeProbe
 from gradmass.training.rollout import DIVERGED, decode, encode_prompts, sample, uniforms
 from gradmass.types import UsageError
 
@@ -312,7 +312,7 @@ class Evaluator:
             split: recipe.task.problems(split, recipe.eval.num_problems)
             for split in recipe.task.splits[1:]
         }
-        self._head = HeadProbe(policy)
+        self.change = ChangeProbe(policy)
 
     def measure(
         self,
@@ -344,6 +344,6 @@ class Evaluator:
                         "solve_probability": exact.solve_probability_N.tolist(),
                     }
                 )
-        row |= self._head.measure(policy)
+        row |= self.change.measure(policy)
         clock.lap("time/eval_s")
         return row | clock.laps

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
+
+from gradmass.config import LossConfig
+from gradmass.training.rollout import Rollouts, answer_logprobs
 
 
 @dataclass(frozen=True)
@@ -14,11 +18,16 @@ class Loss:
         value: Scalar that carries the gradient.
         clip_share: Share of the answer tokens of rollouts with a weight whose gradient was clipped
             away.
+        kept_N: Mean over the tokens of each rollout of the ratio where the gradient was not clipped
+            away, 0 where it was: what of the rollout's weight reaches the gradient.
+        clipped_N: Share of each rollout's tokens whose gradient was clipped away.
         kl_nats: Mean over tokens of the k3 estimate, in nats; 0 where no KL term is on.
     """
 
     value: Tensor
     clip_share: float
+    kept_N: Tensor
+    clipped_N: Tensor
     kl_nats: float
 
 
@@ -71,5 +80,52 @@ def policy_loss(
         has_weight_NT = mask_NT & (weights_N1 != 0)
         is_clipped_NT = (clipped_NT < unclipped_NT) & has_weight_NT
         clip_share = float(is_clipped_NT.sum()) / max(1, int(has_weight_NT.sum()))
+        length_N = mask_NT.sum(1).clamp(min=1).double()
+        kept_N = (ratio_NT * (mask_NT & ~is_clipped_NT)).double().sum(1) / length_N
+        clipped_N = is_clipped_NT.double().sum(1) / length_N
     total = torch.where(mask_NT, per_token_NT, 0.0).sum()
-    return Loss(total / denominator, clip_share, kl_nats)
+    return Loss(total / denominator, clip_share, kept_N, clipped_N, kl_nats)
+
+
+def batch_loss(
+    config: LossConfig,
+    policy: PreTrainedModel,
+    start_policy: PreTrainedModel | None,
+    rollouts: Rollouts,
+    weights_B: Tensor,
+    rows: Tensor,
+    denominator: float,
+) -> Loss:
+    """The loss of some rollouts of a batch, as their part of the whole batch's loss.
+
+    Args:
+        config: Clips and KL coefficient.
+        policy: The policy being trained.
+        start_policy: The policy of the KL term; None leaves the term out.
+        rollouts: The batch.
+        weights_B: The policy weight of each of its rollouts.
+        rows: Indices of the rollouts, shape ``[N]``, N >= 1.
+        denominator: That of the whole batch, from ``loss_denominator``.
+    """
+    reference = None
+    if start_policy is not None:
+        with torch.no_grad():
+            reference = answer_logprobs(start_policy, rollouts, rows)
+    return policy_loss(
+        answer_logprobs(policy, rollouts, rows),
+        rollouts.logprobs_BT[rows],
+        weights_B[rows],
+        rollouts.answer_mask_BT[rows],
+        denominator=denominator,
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+        reference_logprobs_NT=reference,
+        kl_coef=config.kl_coef,
+    )
+
+
+def loss_denominator(config: LossConfig, rollouts: Rollouts, max_new_tokens: int) -> float:
+    """What the token sum of the loss is divided by."""
+    if config.aggregation == "token-mean":
+        return float(rollouts.answer_mask_BT.sum())
+    return float(len(rollouts.is_ended_B) * max_new_tokens)

@@ -9,7 +9,7 @@ import copy
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +19,25 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from gradmass.config import LossConfig, OptimConfig, Recipe
-from gradmass.metrics.mass import gradient_mass, group_shares
-from gradmass.record import RunWriter
+from gradmass.config import OptimConfig, Recipe
+from gradmass.record import Run, RunWriter
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem
+from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
 from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
 from gradmass.training.judge import judge
-from gradmass.training.loss import policy_loss
+from gradmass.training.loss import batch_loss, loss_denominator
 from gradmass.training.model import check_fit, load_model, save_model
-from gradmass.training.rollout import (
-    ENTROPY_KIND,
-    Rollouts,
-    answer_logprobs,
-    decode,
-    sample,
-    uniforms,
-)
+from gradmass.training.probes import Probes
+from gradmass.training.probes.batch import batch_row, difficulty, reach_row
+from gradmass.training.rollout import ENTROPY_KIND, decode, sample, uniforms
 from gradmass.types import State, UsageError
 
 Row = dict[str, Any]
 TRAINER_FILE = "trainer.pt"
 """Optimiser state and past policies, beside the model in a checkpoint."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rollouts and what was made of them.
-
-    Args:
-        rollouts: The sampled answers.
-        weights_B: The policy weight of each.
-        row: The metrics that describe them.
-        laps: Seconds that drawing, judging and weighing them took.
-    """
-
-    rollouts: Rollouts
-    weights_B: Tensor
-    row: Row
-    laps: dict[str, float]
 
 
 def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> bool:
@@ -80,6 +58,7 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
     torch.set_num_threads(resolve_threads(recipe).train.threads)
     problems = task.problems(task.splits[0], config.num_problems)
     policy, tokenizer = load_model(recipe.model.path)
+    stored_dtype = policy.dtype
     # An update of RL is smaller than the spacing of bf16: parameters are trained in float32.
     policy = policy.float()
     asked = [task.problems(split, recipe.eval.num_problems) for split in task.splits[1:]]
@@ -107,6 +86,15 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         except Exception as error:  # what torch raises depends on where the file is damaged
             raise UsageError(f"cannot resume: {file} is missing or damaged") from error
     sampler = copy.deepcopy(policy) if config.policy_lag else policy
+    recorded = Run(writer.path)
+    probes = Probes(
+        recipe,
+        start_policy,
+        evaluator.change,
+        stored_dtype,
+        recorded.metrics,
+        recorded.diagnostics,
+    )
 
     def save(folder: Path) -> None:
         trainer = {"optimizer": optimizer.state_dict(), "past": list(past)}
@@ -138,7 +126,9 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
             )
             before = step
             for _ in range(min(config.updates_per_batch, config.steps - step)):
-                row = update(recipe, policy, start_policy, optimizer, batch)
+                seen = probes.before_update(step + 1, policy, batch)
+                row = seen | update(recipe, policy, start_policy, optimizer, batch)
+                row |= probes.after_update(step + 1, policy, batch, row)
                 # Drawing a batch takes time once, however many updates are made on it.
                 drawing = batch.laps if step == before else {}
                 row = {"policy/lag": step - policy_step} | batch.row | drawing | row
@@ -152,7 +142,8 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
                     past.append(copy_parameters(policy))
                 if step == config.steps or (recipe.eval.every and step % recipe.eval.every == 0):
                     row |= evaluator.measure(policy, tokenizer, step, writer)
-                record({"step": step} | row)
+                writer.log_diagnostics({"step": step, **details} for details in probes.details)
+                record({"step": step} | row | probes.warnings(row))
             if (
                 step < config.steps
                 and before // config.checkpoint_every != step // config.checkpoint_every
@@ -219,24 +210,22 @@ def draw_batch(
             "intact"
         )
     # A weight ignores the signals it does not need.
+    signals = {
+        "successes_PG": successes_PG,
+        "num_success": num_success,
+        "num_scored": num_scored,
+        "entropy_nats": rollouts.mean_entropy_nats,
+        "entropy_kind": ENTROPY_KIND,
+        "lengths_PG": length_B.reshape(shape),
+        "policy_lag": step - policy_step,
+        "step": step,
+        "num_steps": config.steps,
+    }
     weights_PG, weight_state = weight.update(
-        successes_PG.astype(np.float64),
-        weight_state,
-        mask=mask_PG,
-        successes_PG=successes_PG,
-        num_success=num_success,
-        num_scored=num_scored,
-        entropy_nats=rollouts.mean_entropy_nats,
-        entropy_kind=ENTROPY_KIND,
-        lengths_PG=length_B.reshape(shape),
-        policy_lag=step - policy_step,
-        step=step,
-        num_steps=config.steps,
+        successes_PG.astype(np.float64), weight_state, mask=mask_PG, **signals
     )
     weights_PG = recipe.weight_factor * weights_PG
     weights_B = weights_PG.reshape(-1)
-    m_success, m_failure = gradient_mass(weights_PG, successes_PG)
-    all_right, all_wrong, mixed = group_shares(successes_PG, mask_PG)
     outcomes = [verdict.outcome for verdict in verdicts]
     row = {
         "rollouts": (batch_idx + 1) * num_rollouts,
@@ -245,12 +234,7 @@ def draw_batch(
         "rollout/unparsed": outcomes.count(Outcome.UNPARSED) / num_rollouts,
         "rollout/num_unscorable": num_rollouts - num_scored,
         "rollout/length_mean": float(length_B.mean()),
-        "groups/all_right": all_right,
-        "groups/all_wrong": all_wrong,
-        "groups/mixed": mixed,
-        "entropy/mean_nats": rollouts.mean_entropy_nats,
-        "mass/positive": m_success,
-        "mass/negative": m_failure,
+        **batch_row(rollouts, weights_PG, successes_PG, mask_PG),
         **{f"weight/{key}": value for key, value in weight.report(weight_state).items()},
         **({} if recipe.equalise == "none" else {"weight/factor": recipe.weight_factor}),
     }
@@ -259,9 +243,20 @@ def draw_batch(
         {"step": step + 1, "policy_step": policy_step, **record}
         for record in rollout_records(chosen, texts, verdicts, weights_B, length_B, first_group)
     )
+    writer.log_diagnostics([{"step": step + 1} | difficulty(weights_PG, successes_PG, mask_PG)])
     clock.lap("time/weigh_s")
-    weights = torch.as_tensor(weights_B, dtype=torch.float32, device=sampler.device)
-    return Batch(rollouts, weights, row, clock.laps), weight_state
+    batch = Batch(
+        rollouts=rollouts,
+        successes_PG=successes_PG,
+        mask_PG=mask_PG,
+        weights_PG=weights_PG,
+        weights_B=torch.as_tensor(weights_B, dtype=torch.float32, device=sampler.device),
+        weight_state=weight_state,
+        signals=signals,
+        row=row,
+        laps=clock.laps,
+    )
+    return batch, weight_state
 
 
 def rollout_records(
@@ -312,26 +307,24 @@ def update(
     for parameter in policy.parameters():
         parameter.grad = torch.zeros_like(parameter)
     row: Row = {"loss/value": 0.0, "loss/clip_share": 0.0, "loss/num_trained": len(rows)}
+    loss = None
     if len(rows):
-        reference = None
-        if start_policy is not None:
-            with torch.no_grad():
-                reference = answer_logprobs(start_policy, rollouts, rows)
-        loss = policy_loss(
-            answer_logprobs(policy, rollouts, rows),
-            rollouts.logprobs_BT[rows],
-            batch.weights_B[rows],
-            rollouts.answer_mask_BT[rows],
-            denominator=loss_denominator(recipe.loss, rollouts, recipe.train.max_new_tokens),
-            clip_low=recipe.loss.clip_low,
-            clip_high=recipe.loss.clip_high,
-            reference_logprobs_NT=reference,
-            kl_coef=recipe.loss.kl_coef,
+        loss = batch_loss(
+            recipe.loss,
+            policy,
+            start_policy,
+            rollouts,
+            batch.weights_B,
+            rows,
+            loss_denominator(recipe.loss, rollouts, recipe.train.max_new_tokens),
         )
         loss.value.backward()
         row |= {"loss/value": loss.value.item(), "loss/clip_share": loss.clip_share}
         if start_policy is not None:
             row["loss/kl_nats"] = loss.kl_nats
+    row |= reach_row(
+        recipe.loss, rollouts, batch.weights_PG, batch.successes_PG, loss, rows.cpu().numpy()
+    )
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), recipe.optim.max_grad_norm)
     row["optim/grad_norm"] = float(norm)
     if not (math.isfinite(row["loss/value"]) and math.isfinite(row["optim/grad_norm"])):
@@ -342,13 +335,6 @@ def update(
     optimizer.step()
     clock.lap("time/update_s")
     return row | clock.laps
-
-
-def loss_denominator(config: LossConfig, rollouts: Rollouts, max_new_tokens: int) -> float:
-    """What the token sum of the loss is divided by."""
-    if config.aggregation == "token-mean":
-        return float(rollouts.answer_mask_BT.sum())
-    return float(len(rollouts.is_ended_B) * max_new_tokens)
 
 
 def make_optimizer(config: OptimConfig, policy: PreTrainedModel) -> torch.optim.Optimizer:
