@@ -1,5 +1,6 @@
 """What the trainer does with verdicts that say nothing of the policy, or are none."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ class Outage(Task):
     name: ClassVar[str] = "outage"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     down: str = ""
+    threads: ClassVar[set[str]] = set()
 
     def generate(self, split: str) -> Iterator[Problem]:
         for i in range(10, 60):
@@ -30,6 +32,7 @@ class Outage(Task):
                 yield Problem(f"{i}", f"{i}=", i)
 
     def verify(self, problem: Problem, completion: str) -> Any:
+        self.threads.add(threading.current_thread().name)
         if problem.data % 5 == 0 and self.down != "bool":
             return Verdict(Outcome.WRONG)  # held out
         if self.down == "all" or (self.down == "some" and problem.data % 2):
@@ -80,3 +83,16 @@ def test_unscorable_rollouts_have_weight_zero_and_stay_out_of_the_solve_rate(tmp
 def test_a_verifier_that_returns_no_verdict_is_refused(tmp_path):
     with pytest.raises(UsageError, match="verify of task 'outage' must return a Verdict, got True"):
         run(tmp_path, "bool")
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_with_a_lag_verdicts_are_reached_in_the_background(tmp_path, monkeypatch, lag):
+    monkeypatch.setattr(Outage, "threads", set())
+    recipe = replace(RECIPE, train=replace(RECIPE.train, policy_lag=lag))
+    recipe = replace(recipe, eval=EvalConfig(every=0, num_problems=1, num_samples=0))
+    writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": to_tables(recipe)}, {})
+    train(recipe, writer, lambda row: None)
+    writer.close()
+    assert Outage.threads == ({"judging_0"} if lag else {threading.main_thread().name})
+    first = [row["policy_step"] for row in Run(tmp_path / "run").rollouts()]
+    assert first == [0] * 16 + [1 - lag] * 16

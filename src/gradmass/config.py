@@ -38,7 +38,8 @@ class TrainConfig:
     updates_per_batch: int = 1
     """Updates made on each batch of rollouts."""
     policy_lag: int = 0
-    """Rollouts come from the policy of this many updates ago (0: the one being trained)."""
+    """Rollouts come from the policy of this many updates ago (0: the one being trained). If it is
+    at least updates_per_batch, a batch is sampled ahead and judged while the policy is updated."""
     checkpoint_every: int = 100
     """Updates between checkpoints; the last update is always followed by one."""
     threads: int = 0

@@ -15,6 +15,7 @@ class Batch:
     """Rollouts and what was made of them: P problems, G rollouts each, B = P * G.
 
     Args:
+        policy_step: Updates that the policy which answered has had.
         rollouts: The sampled answers.
         successes_PG: Which are right.
         mask_PG: Which are scored.
@@ -23,9 +24,10 @@ class Batch:
         weight_state: State of the weight after the batch.
         signals: What the weight was told of the batch besides rewards.
         row: The metrics that describe it.
-        laps: Seconds that drawing, judging and weighing took.
+        laps: Seconds that drawing, judging and weighing held the loop up.
     """
 
+    policy_step: int
     rollouts: Rollouts
     successes_PG: np.ndarray
     mask_PG: np.ndarray

@@ -8,32 +8,28 @@ same rows, and a run that was interrupted goes on as if it had not been.
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from gradmass.config import OptimConfig, Recipe
 from gradmass.record import Run, RunWriter
-from gradmass.rewards import Outcome, Verdict
-from gradmass.tasks import Problem
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
+from gradmass.training.draw import BatchSource, weigh_batch
 from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
-from gradmass.training.judge import judge
 from gradmass.training.loss import batch_loss, loss_denominator
 from gradmass.training.model import check_fit, load_model, save_model
 from gradmass.training.probes import Probes
-from gradmass.training.probes.batch import batch_row, difficulty, reach_row
-from gradmass.training.rollout import ENTROPY_KIND, decode, sample, uniforms
-from gradmass.types import State, UsageError
+from gradmass.training.probes.batch import reach_row
+from gradmass.types import UsageError
 
 Row = dict[str, Any]
 TRAINER_FILE = "trainer.pt"
@@ -111,27 +107,23 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         writer.log(row)
         on_row(row)
 
-    with interruptible() as is_interrupted:
+    source = BatchSource(recipe, sampler, tokenizer, problems, past)
+    with interruptible() as is_interrupted, source:
         if writer.resumed_from is None:
             if config.policy_lag:
                 past.append(copy_parameters(policy))
             record({"step": 0, "rollouts": 0} | evaluator.measure(policy, tokenizer, 0, writer))
             writer.checkpoint(0, weight_state, "running", save)
         while step < config.steps and not is_interrupted():
-            if config.policy_lag:
-                sampler.load_state_dict(past[0])
-            policy_step = step - max(0, len(past) - 1)
-            batch, weight_state = draw_batch(
-                recipe, sampler, tokenizer, problems, weight_state, step, policy_step, writer
-            )
-            before = step
+            batch = weigh_batch(recipe, source.draw(step), weight_state, writer)
+            weight_state, before = batch.weight_state, step
             for _ in range(min(config.updates_per_batch, config.steps - step)):
                 seen = probes.before_update(step + 1, policy, batch)
                 row = seen | update(recipe, policy, start_policy, optimizer, batch)
                 row |= probes.after_update(step + 1, policy, batch, row)
                 # Drawing a batch takes time once, however many updates are made on it.
                 drawing = batch.laps if step == before else {}
-                row = {"policy/lag": step - policy_step} | batch.row | drawing | row
+                row = {"policy/lag": step - batch.policy_step} | batch.row | drawing | row
                 seconds = row["time/update_s"] + sum(drawing.values())
                 row |= {
                     "time/step_s": seconds,
@@ -158,129 +150,6 @@ def resolve_threads(recipe: Recipe) -> Recipe:
     """The recipe with torch's own number of threads where it gives none: results depend on it."""
     threads = recipe.train.threads or torch.get_num_threads()
     return replace(recipe, train=replace(recipe.train, threads=threads))
-
-
-def draw_batch(
-    recipe: Recipe,
-    sampler: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    problems: Sequence[Problem],
-    weight_state: State,
-    step: int,
-    policy_step: int,
-    writer: RunWriter,
-) -> tuple[Batch, State]:
-    """Sample, verify, weigh and record the batch that follows ``step`` updates.
-
-    Args:
-        recipe: The whole run.
-        sampler: The policy that answers.
-        tokenizer: Its tokenizer.
-        problems: The training problems in their order.
-        weight_state: State of the weight before the batch.
-        step: Updates done.
-        policy_step: Updates the sampler has had.
-        writer: Where the rollouts are recorded.
-
-    Returns:
-        The batch, and the state of the weight after it.
-    """
-    config, weight = recipe.train, recipe.weight
-    num_prompts, group_size = config.prompts_per_step, config.group_size
-    num_rollouts = num_prompts * group_size
-    batch_idx = step // config.updates_per_batch
-    chosen = [problems[(batch_idx * num_prompts + i) % len(problems)] for i in range(num_prompts)]
-    clock = Clock()
-    draws_BT = uniforms((num_rollouts, config.max_new_tokens), recipe.seed, "rollout", batch_idx)
-    rollouts = sample(sampler, tokenizer, [problem.prompt for problem in chosen], draws_BT)
-    clock.lap("time/rollout_s")
-    texts = decode(tokenizer, rollouts)
-    verdicts = judge(recipe.task, chosen, texts, rollouts.is_ended_B.tolist())
-    clock.lap("time/verify_s")
-
-    shape = (num_prompts, group_size)
-    successes_PG = np.array([verdict.is_right for verdict in verdicts]).reshape(shape)
-    mask_PG = np.array([verdict.is_scorable for verdict in verdicts]).reshape(shape)
-    length_B = rollouts.answer_mask_BT.sum(1).cpu().numpy()
-    num_success, num_scored = int(successes_PG.sum()), int(mask_PG.sum())
-    if num_scored == 0:
-        raise UsageError(
-            f"the verifier failed on all {num_rollouts} rollouts after step {step} "
-            f"({verdicts[0].detail or 'no detail'}): nothing can be learnt; the last checkpoint is "
-            "intact"
-        )
-    # A weight ignores the signals it does not need.
-    signals = {
-        "successes_PG": successes_PG,
-        "num_success": num_success,
-        "num_scored": num_scored,
-        "entropy_nats": rollouts.mean_entropy_nats,
-        "entropy_kind": ENTROPY_KIND,
-        "lengths_PG": length_B.reshape(shape),
-        "policy_lag": step - policy_step,
-        "step": step,
-        "num_steps": config.steps,
-    }
-    weights_PG, weight_state = weight.update(
-        successes_PG.astype(np.float64), weight_state, mask=mask_PG, **signals
-    )
-    weights_PG = recipe.weight_factor * weights_PG
-    weights_B = weights_PG.reshape(-1)
-    outcomes = [verdict.outcome for verdict in verdicts]
-    row = {
-        "rollouts": (batch_idx + 1) * num_rollouts,
-        "rollout/solve_rate": num_success / num_scored,
-        "rollout/truncated": 1.0 - float(rollouts.is_ended_B.double().mean()),
-        "rollout/unparsed": outcomes.count(Outcome.UNPARSED) / num_rollouts,
-        "rollout/num_unscorable": num_rollouts - num_scored,
-        "rollout/length_mean": float(length_B.mean()),
-        **batch_row(rollouts, weights_PG, successes_PG, mask_PG),
-        **{f"weight/{key}": value for key, value in weight.report(weight_state).items()},
-        **({} if recipe.equalise == "none" else {"weight/factor": recipe.weight_factor}),
-    }
-    first_group = batch_idx * num_prompts
-    writer.log_rollouts(
-        {"step": step + 1, "policy_step": policy_step, **record}
-        for record in rollout_records(chosen, texts, verdicts, weights_B, length_B, first_group)
-    )
-    writer.log_diagnostics([{"step": step + 1} | difficulty(weights_PG, successes_PG, mask_PG)])
-    clock.lap("time/weigh_s")
-    batch = Batch(
-        rollouts=rollouts,
-        successes_PG=successes_PG,
-        mask_PG=mask_PG,
-        weights_PG=weights_PG,
-        weights_B=torch.as_tensor(weights_B, dtype=torch.float32, device=sampler.device),
-        weight_state=weight_state,
-        signals=signals,
-        row=row,
-        laps=clock.laps,
-    )
-    return batch, weight_state
-
-
-def rollout_records(
-    problems: Sequence[Problem],
-    texts: Sequence[str],
-    verdicts: Sequence[Verdict],
-    weights_B: np.ndarray,
-    length_B: np.ndarray,
-    first_group: int,
-) -> Iterator[Row]:
-    """What is kept of each rollout of a batch, the rollouts of a problem one after the other."""
-    group_size = len(texts) // len(problems)
-    for i, (text, verdict) in enumerate(zip(texts, verdicts, strict=True)):
-        problem = problems[i // group_size]
-        yield {
-            "problem_id": problem.id,
-            "group": first_group + i // group_size,
-            "prompt": problem.prompt,
-            "completion": text,
-            "verdict": verdict.outcome,
-            "detail": verdict.detail,
-            "weight": float(weights_B[i]),
-            "num_tokens": int(length_B[i]),
-        }
 
 
 def update(
