@@ -32,9 +32,9 @@ class Outage(Task):
                 yield Problem(f"{i}", f"{i}=", i)
 
     def verify(self, problem: Problem, completion: str) -> Any:
-        self.threads.add(threading.current_thread().name)
         if problem.data % 5 == 0 and self.down != "bool":
             return Verdict(Outcome.WRONG)  # held out
+        self.threads.add(threading.current_thread().name)
         if self.down == "all" or (self.down == "some" and problem.data % 2):
             return Verdict(Outcome.ERROR, "no worker answers")
         if self.down == "bool":
@@ -89,7 +89,6 @@ def test_a_verifier_that_returns_no_verdict_is_refused(tmp_path):
 def test_with_a_lag_verdicts_are_reached_in_the_background(tmp_path, monkeypatch, lag):
     monkeypatch.setattr(Outage, "threads", set())
     recipe = replace(RECIPE, train=replace(RECIPE.train, policy_lag=lag))
-    recipe = replace(recipe, eval=EvalConfig(every=0, num_problems=1, num_samples=0))
     writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": to_tables(recipe)}, {})
     train(recipe, writer, lambda row: None)
     writer.close()
