@@ -172,9 +172,7 @@ def estimate_pass_at_k(
     if len(values_NK) == 0:
         raise UsageError("pass@k needs at least 1 problem, got 0")
     if interval == "problems-like-these":
-        low_K, high_K = interval_like_these(
-            values_NK, level=level, num_draws=num_draws, seed=seed
-        )
+        low_K, high_K = interval_like_these(values_NK, level=level, num_draws=num_draws, seed=seed)
     else:
         low_K, high_K = np.array([measured.within(k, level) for k in ks]).T
     return [

@@ -18,8 +18,8 @@ def resampled_sums(
 
     A draw is a vector of multiplicities, and all sums are one matrix product of multiplicities and
     columns. Problems of equal values share a row: their multiplicities together are multinomial, so
-    the cost grows with the number of *distinct* problems (at most n + 1 for n samples each) wherever
-    these are few, without any approximation. Where most are distinct, indices are drawn and counted.
+    where few are distinct (at most n + 1 are, for n samples each) the cost grows with their number
+    alone, and nothing is approximated. Where most are distinct, indices are drawn and counted.
 
     Args:
         columns_JC: Values of the J distinct problems, shape ``[J, C]``.
@@ -48,9 +48,8 @@ def resampled_sums(
             times_DJ = generator.multinomial(num_problems, count_J / num_problems, size=size)
         else:
             drawn_DN = generator.integers(num_problems, size=(size, num_problems), dtype=np.uint32)
-            if num_distinct < num_problems:
-                drawn_DN = row_N[drawn_DN]
-            times_DJ = np.stack([np.bincount(drawn, minlength=num_distinct) for drawn in drawn_DN])
+            rows_DN = row_N[drawn_DN] if num_distinct < num_problems else drawn_DN
+            times_DJ = np.stack([np.bincount(drawn, minlength=num_distinct) for drawn in rows_DN])
         sums_DC: np.ndarray = times_DJ.astype(np.float64) @ columns_JC
         return sums_DC
 
