@@ -46,10 +46,11 @@ class Model:
         """Problems, samples, and what was left out, in words."""
         parts = [f"{len(self.problem_ids)} problems"]
         if self.measured.num_samples_range is None:
-            return f"{parts[0]}, exact"
-        low, high = self.measured.num_samples_range
-        parts.append(f"{low} samples each" if low == high else f"{low} to {high} samples each")
-        parts.append(f"{self.measured.num_unscorable} unscorable")
+            parts.append("exact")
+        else:
+            low, high = self.measured.num_samples_range
+            parts.append(f"{low} samples each" if low == high else f"{low} to {high} samples each")
+            parts.append(f"{self.measured.num_unscorable} unscorable")
         if self.unscored_ids:
             parts.append(f"{len(self.unscored_ids)} problems without a scorable sample left out")
         return ", ".join(parts + [self.note] * bool(self.note))

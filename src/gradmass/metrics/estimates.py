@@ -168,6 +168,8 @@ def estimate_pass_at_k(
     >>> round(found.value, 4), found.num_problems, found.num_samples
     (0.6667, 3, (4, 4))
     """
+    if not ks:
+        raise UsageError("pass@k needs at least one k")
     values_NK = measured.values(ks)
     if len(values_NK) == 0:
         raise UsageError("pass@k needs at least 1 problem, got 0")

@@ -87,7 +87,7 @@ def _read_document(path: Path, score: str | None, threshold: float | None) -> li
     if isinstance(content, Mapping):
         if isinstance(content.get("eval"), Mapping) and "samples" in content:
             return read_inspect_json(path, content, score, threshold)
-        if isinstance(content.get("eval"), Mapping) and "pass_at_k" in content:
+        if isinstance(content.get("eval"), Mapping) and content.keys() & {"hash", "pass_at_k"}:
             return read_evalplus(path, content, score)
         if "results" in content and "configs" in content:
             raise UsageError(f"{path} has lm-eval's means; give samples_*.jsonl beside it")
