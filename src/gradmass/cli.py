@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 import gradmass
-from gradmass.registry import nearest
+from gradmass.registry import USER_MODULE, nearest
 from gradmass.types import UsageError
 
 COMMANDS = {
@@ -23,8 +23,6 @@ COMMANDS = {
 }
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}
-USER_MODULE = "gradmass_user_"
-"""How the registry names the module of a file that a recipe points at."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
