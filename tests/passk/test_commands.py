@@ -72,7 +72,7 @@ def test_json_has_value_and_interval_of_each_k_and_what_they_rest_on(command):
     write("rows.jsonl", [{"problem_id": str(i % 30), "correct": i % 7 == 0} for i in range(480)])
     with Path("rows.jsonl").open("a") as file:
         file.write('{"problem_id": "3", "correct": null}\n')
-    found = json.loads(command("passk", "rows.jsonl", "--k", 1, 10, "--json")[0])
+    found = json.loads(command("passk", "rows.jsonl", "--k", "1,10", "--json")[0])
     assert [entry["k"] for entry in found["pass_at_k"]] == [1, 10]
     for entry in found["pass_at_k"]:
         assert 0 <= entry["low"] < entry["value"] < entry["high"] <= 1
@@ -294,7 +294,9 @@ def test_mistakes_are_one_line_each(command):
         "of 2 problems have fewer, 'p0' only 4; lower k to 4",
         "passk a.jsonl --k 0": "--k needs different numbers of at least 1, got 0",
         "passk a.jsonl --k 2 2": "got 2 2",
-        "passk a.jsonl --k x": "k",
+        "passk a.jsonl --k x": "--k needs whole numbers, got 'x'",
+        "passk --k 1 a.jsonl": "passk needs samples",
+        "passk a.jsonl --k 1 b.jsonl": "got 'b.jsonl'; files come before --k",
         "passk lone.jsonl": "at least 2 problems",
         "passk a.jsonl --answers": "a.jsonl does not tell the answer of every sample",
         "passk a.jsonl --plot a.pdf": "--plot writes .svg or .png, got 'a.pdf'",

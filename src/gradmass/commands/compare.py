@@ -36,7 +36,7 @@ class Arguments:
     """Judged samples of the first model."""
     b: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="B")]
     """Judged samples of the second."""
-    k: Annotated[tuple[int, ...], tyro.conf.arg(metavar="K [K ...]")] = ()
+    k: Annotated[tuple[str, ...], tyro.conf.arg(metavar="K [K ...]")] = ()
     """Numbers of tries; if not given, powers of two up to the fewest samples of a problem."""
     interval: Interval = "problems-like-these"
     """What the interval is for: another set of such problems, or these very ones sampled again."""

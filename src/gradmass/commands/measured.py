@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from gradmass.metrics.estimates import Exact, Measured, Sampled
 from gradmass.metrics.passk import ladder
@@ -91,7 +92,10 @@ def load_all(
     paths: Sequence[Path], score: str | None, threshold: float | None
 ) -> list[list[Model]]:
     """Read several, with labels that differ; a list for each path."""
-    loaded = [load(path, score, threshold) for path in paths]
+    loaded = []
+    for path in paths:
+        with Console(stderr=True).status(f"reading {path}"):
+            loaded.append(load(path, score, threshold))
     seen = Counter(model.label for models in loaded for model in models)
     return [
         [
@@ -102,12 +106,13 @@ def load_all(
     ]
 
 
-def checked_ks(models: Sequence[Model], ks: Sequence[int]) -> tuple[int, ...]:
-    """The k asked for, or those that all models can tell.
+def checked_ks(models: Sequence[Model], texts: Sequence[str]) -> tuple[int, ...]:
+    """The k asked for, with commas or spaces between, or those that all models can tell.
 
     Raises:
-        UsageError: A k below 1, twice, or above the samples of a problem of any model.
+        UsageError: A k that is no number, below 1, twice, or above the samples of a problem.
     """
+    ks = [_whole(part) for text in texts for part in text.split(",") if part]
     if len(set(ks)) < len(ks) or any(k < 1 for k in ks):
         raise UsageError(f"--k needs different numbers of at least 1, got {' '.join(map(str, ks))}")
     ranges = [model.measured.num_samples_range for model in models]
@@ -118,6 +123,13 @@ def checked_ks(models: Sequence[Model], ks: Sequence[int]) -> tuple[int, ...]:
         if model.judged is not None:
             model.judged.scored().check_ks(ks)
     return tuple(sorted(ks))
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--k needs whole numbers, got {text!r}; files come before --k") from None
 
 
 def _sampled(judged: Judged, label: str) -> Model:

@@ -41,13 +41,13 @@ class Arguments:
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SAMPLES [SAMPLES ...]")
     ] = ()
     """Judged samples of one model each."""
-    k: Annotated[tuple[int, ...], tyro.conf.arg(metavar="K [K ...]")] = ()
+    k: Annotated[tuple[str, ...], tyro.conf.arg(metavar="K [K ...]")] = ()
     """Numbers of tries; if not given, powers of two up to the fewest samples of a problem."""
     interval: Interval = "problems-like-these"
     """What the interval is for: another set of such problems, or these very ones sampled again."""
     score: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Which verdict to count where a file has several: base or plus (evalplus), METRIC,FILTER
-    (lm-eval), a scorer (inspect)."""
+    """Which verdict to count where a file has several: base or plus (evalplus), a scorer
+    (inspect), or a metric and filter such as exact_match,none (lm-eval)."""
     threshold: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
     """Graded scores of at least this count as right."""
     answers: bool = False

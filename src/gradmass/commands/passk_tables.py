@@ -90,4 +90,4 @@ def _escaped(text: str) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, 100))
+    return "\n".join(textwrap.wrap(text, 96))
