@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"types"},
     "tables": {"types", "registry", "rewards", "tasks", "weights"},
     "config": {"types", "registry", "rewards", "tasks", "weights", "masses", "tables"},
-    "record": {"types", "config"},
+    "record": {"types", "registry", "config"},
     "training": {
         "types",
         "registry",

@@ -18,6 +18,8 @@ COMMANDS = {
     "masses": "show the gradient masses of weights at each solve rate",
     "train": "train a language model by a recipe",
     "eval": "evaluate a model on a task",
+    "passk": "estimate pass@k of judged samples, with intervals",
+    "compare": "compare pass@k of two models on the same problems",
     "audit": "ask whether a task's verifier can be trusted",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",

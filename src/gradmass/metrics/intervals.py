@@ -1,8 +1,9 @@
 """How sure a mean over problems is.
 
 Two questions, two answers. *Would another set of such problems give the same?* resamples problems:
-``bootstrap_mean_interval``, ``paired_difference``. *Would more samples of these very problems give
-the same?* knows how samples scatter within a problem: ``mean_interval_within``.
+``interval_like_these``, and by simple percentiles ``bootstrap_mean_interval`` and
+``paired_difference``. *Would more samples of these very problems give the same?* knows how samples
+scatter within a problem: ``mean_interval_within``.
 
 Samples are never resampled within a problem: a bootstrap sample of n answers repeats some, so
 fewer of them are distinct and pass@k comes out too low (n = k = 8 with one right answer: .66
@@ -15,6 +16,8 @@ from statistics import NormalDist
 import numpy as np
 
 from gradmass.metrics.passk import checked_counts, pass_at_k
+from gradmass.metrics.resampling import resampled_sums
+from gradmass.metrics.within import within_variance
 from gradmass.types import Array, UsageError
 
 CHUNK_ENTRIES = 1_000_000
@@ -117,6 +120,84 @@ def paired_difference(
     return Difference(float(difference_N.mean()), low, high, len(difference_N))
 
 
+def interval_like_these(
+    values_NK: Array,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    *,
+    level: float = 0.95,
+    num_draws: int = 10_000,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Studentised bootstrap intervals for means over problems like these, many columns in one pass.
+
+    Draws N problems with replacement ``num_draws`` times. Each draw gives
+    ``t = (mean* - mean) / se*``, its distance from the mean in its own standard errors, and the
+    interval is ``[mean - t_high se, mean - t_low se]``. Unlike the percentile interval it is long
+    enough where values are few or skewed, such as pass@k of few problems near 0 or 1.
+
+    Draws of equal values have no standard error and count as infinitely far. How far an end may
+    reach is known from the most frequent value v: if m of N problems differ from it, the share of
+    all such problems that do is below an exact binomial (Clopper-Pearson) bound pi, and the mean
+    within ``v - pi (v - lowest)`` and ``v + pi (highest - v)``. So an interval has a width even
+    where all problems are solved: [.88, 1] for 30.
+
+    Args:
+        values_NK: A finite value for each problem and column (k), shape ``[N, K]``, N >= 2.
+        bounds: Lowest and highest value there can be: 0 and 1 for pass@k, -1 and 1 for differences.
+        level: Share of data sets whose interval holds the true mean, between 0 and 1.
+        num_draws: Number of bootstrap draws, at least 100.
+        seed: Of the resampling; the same seed gives the same intervals on any number of cores.
+
+    Returns:
+        Lower and upper ends, shape ``[K]`` each, within the bounds.
+
+    Raises:
+        UsageError: Fewer than 2 problems, values out of bounds, a level or number of draws out of
+            range.
+
+    Source: Efron and Tibshirani 1993, section 12.5, for the bootstrap-t interval.
+
+    >>> low_K, high_K = interval_like_these([[1.0]] * 30)
+    >>> low_K.round(2), high_K  # .025^(1/30): a smaller share would have shown a failure
+    (array([0.88]), array([1.]))
+    """
+    values_NK = np.asarray(values_NK, dtype=np.float64)
+    _check_level(level)
+    lowest, highest = bounds
+    if values_NK.ndim != 2 or len(values_NK) < 2:
+        raise UsageError(
+            "an interval over problems like these needs values of at least 2 problems, got shape "
+            f"{values_NK.shape}"
+        )
+    if not ((values_NK >= lowest) & (values_NK <= highest)).all():
+        bad = values_NK[~((values_NK >= lowest) & (values_NK <= highest))][0]
+        raise UsageError(f"a value must be within {lowest:g} to {highest:g}, got {bad}")
+    if num_draws < 100:
+        raise UsageError(f"num_draws must be at least 100, got {num_draws}")
+    num_problems = len(values_NK)
+    mean_K, spread_K = values_NK.mean(axis=0), values_NK.std(axis=0)
+    # Problems of equal values are drawn together.
+    distinct_JK, count_J = np.unique(values_NK, axis=0, return_counts=True)
+    centred_JK = distinct_JK - mean_K
+    sums = resampled_sums(np.hstack([centred_JK, centred_JK**2]), count_J, num_draws, seed)
+    shift_DK, square_DK = np.hsplit(sums / num_problems, 2)
+    variance_DK = square_DK - shift_DK**2
+    is_flat_DK = variance_DK <= 1e-12 * spread_K**2
+    far_DK = np.where(shift_DK == 0, 0.0, np.copysign(np.inf, shift_DK))
+    # In units of the draw's own spread; the factors sqrt(N - 1) of both standard errors cancel.
+    spread_DK = np.sqrt(np.where(is_flat_DK, 1.0, variance_DK))
+    t_DK = np.where(is_flat_DK, far_DK, shift_DK / spread_DK)
+    # By rank, because infinities cannot be interpolated.
+    ranks = [int((1 + side * level) / 2 * (num_draws - 1) + 0.5) for side in (-1, 1)]
+    low_t_K, high_t_K = np.partition(t_DK, ranks, axis=0)[ranks]
+    inner_K, outer_K = _mode_bounds(values_NK, bounds, level)
+    is_flat_K = spread_K <= 1e-12 * (highest - lowest)
+    scale_K = np.where(is_flat_K, 1.0, spread_K)
+    low_K = np.where(is_flat_K, inner_K, np.maximum(mean_K - high_t_K * scale_K, inner_K))
+    high_K = np.where(is_flat_K, outer_K, np.minimum(mean_K - low_t_K * scale_K, outer_K))
+    return np.minimum(low_K, mean_K), np.maximum(high_K, mean_K)
+
+
 def mean_interval_within(
     num_correct_N: Array, num_samples_N: Array, k: int, level: float = 0.95
 ) -> tuple[float, float]:
@@ -124,10 +205,12 @@ def mean_interval_within(
 
     It says where the exact mean ``mean(1 - (1 - p)^k)`` of *these* problems lies, not that of
     others: use it to check sampled against exact pass@k. The half width is
-    ``z sqrt(sum_i var_i) / N`` with ``var_i`` the exact variance of the unbiased estimate if the
-    number of right samples is Binomial(n, p_i): a sum over its n + 1 values at the smoothed plug-in
-    ``p_i = (c + 1/2) / (n + 1)``. Smoothing gives problems with c = 0 or c = n a variance above 0,
-    so the interval is too wide where many problems are never or always solved.
+    ``z sqrt(sum_i var_i) / N`` with ``var_i`` the expected variance of the unbiased estimate of
+    problem i, in closed form (``within_variance``). Where no problem has both right and wrong
+    samples, nothing scatters, and the ends are exact: with ``alpha = 1 - level``, R problems all
+    right and Z all wrong, no smaller low end than ``R/N (alpha/2)^(1/n_R)`` and no larger high end
+    than ``R/N + Z/N (1 - (alpha/2)^(k/n_Z))`` would have shown these samples that rarely; n_R are
+    the samples of the R problems, n_Z is Z times the fewest samples of one of the Z.
 
     Args:
         num_correct_N: c, as in ``pass_at_k``, N >= 1.
@@ -143,33 +226,54 @@ def mean_interval_within(
         UsageError: As in ``pass_at_k``; no problem; a level out of range.
 
     >>> low, high = mean_interval_within([1, 1], [2, 2], 1)  # var_i = .5 * .5 / 2 = 1/8
-    >>> round(low, 4), round(high, 4)  # .5 -+ 1.96 sqrt(2/8) / 2
+    >>> round(low, 2), round(high, 2)  # .5 -+ 1.96 sqrt(2/8) / 2
     (0.01, 0.99)
     """
     num_correct_N, num_samples_N = checked_counts(num_correct_N, num_samples_N, k)
     _check_level(level)
     if len(num_correct_N) == 0:
         raise UsageError("an interval needs at least 1 problem, got 0")
+    is_right_N, is_wrong_N = num_correct_N == num_samples_N, num_correct_N == 0
+    if (is_right_N | is_wrong_N).all():
+        right, rare = float(is_right_N.mean()), (1 - level) / 2
+        low = right and right * rare ** (1 / float(num_samples_N[is_right_N].sum()))
+        if right == 1:
+            return low, 1.0
+        fewest = float(num_samples_N[is_wrong_N].min()) * float(is_wrong_N.sum())
+        return low, right + (1 - right) * (1 - rare ** (k / fewest))
     mean = float(pass_at_k(num_correct_N, num_samples_N, k).mean())
-    pairs = list(zip(num_correct_N.tolist(), num_samples_N.tolist(), strict=True))
-    variance = {(c, n): _variance((c + 0.5) / (n + 1), n, k) for c, n in set(pairs)}
-    spread = sum(variance[pair] for pair in pairs) ** 0.5 / len(pairs)
+    spread = float(within_variance(num_correct_N, num_samples_N, k).sum()) ** 0.5 / len(is_right_N)
     half = NormalDist().inv_cdf((1 + level) / 2) * spread
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
-def _variance(probability: float, num_samples: int, k: int) -> float:
-    """Variance of ``C(n - c, k) / C(n, k)`` under c ~ Binomial(n, p), 0 < p < 1."""
-    num_correct_C = np.arange(num_samples)
-    rest_C = num_samples - num_correct_C
-    # Ratios of neighbours: from C(n - c, k) to C(n - c - 1, k), and from C(n, c) to C(n, c + 1).
-    failure_C = np.append(1.0, np.cumprod(np.maximum(rest_C - k, 0) / rest_C))
-    log_comb_C = np.append(0.0, np.cumsum(np.log(rest_C / (num_correct_C + 1))))
-    index_C = np.arange(num_samples + 1)
-    log_odds = np.log(probability) - np.log1p(-probability)
-    mass_C = np.exp(log_comb_C + index_C * log_odds + num_samples * np.log1p(-probability))
-    mean = np.sum(mass_C * failure_C)
-    return float(np.sum(mass_C * (failure_C - mean) ** 2))
+def _mode_bounds(
+    values_NK: np.ndarray, bounds: tuple[float, float], level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends that hold however the values scatter, from how many differ from the most frequent."""
+    ends = []
+    for values_N in values_NK.T:
+        distinct, counts = np.unique(values_N, return_counts=True)
+        mode = distinct[counts.argmax()]
+        share = _largest_share(int(len(values_N) - counts.max()), len(values_N), (1 - level) / 2)
+        ends.append((mode - share * (mode - bounds[0]), mode + share * (bounds[1] - mode)))
+    low_K, high_K = np.array(ends).T
+    return low_K, high_K
+
+
+def _largest_share(num_seen: int, num_all: int, rare: float) -> float:
+    """The share of which so few or fewer are seen with chance ``rare`` (Clopper-Pearson)."""
+    if num_seen == num_all:
+        return 1.0
+    seen = np.arange(num_seen + 1)
+    steps = np.log((num_all - seen[:-1]) / (seen[:-1] + 1))
+    log_comb = np.append(0.0, np.cumsum(steps))
+    low, high = num_seen / num_all, 1.0
+    for _ in range(60):
+        share = (low + high) / 2
+        log_mass = log_comb + seen * np.log(share) + (num_all - seen) * np.log1p(-share)
+        low, high = (share, high) if np.exp(log_mass).sum() > rare else (low, share)
+    return high
 
 
 def _problem_values(values: Array) -> np.ndarray:

@@ -1,9 +1,10 @@
-"""pass@k: the chance that at least one of k independent answers to a problem is right.
+"""pass@k: the chance that at least one of k independent answers to a problem is right; pass^k: all.
 
 Each function gives one value a problem. Average them over problems afterwards; never pool the
 samples of several problems, which is another quantity wherever the problems differ in difficulty.
 """
 
+from collections.abc import Callable
 from math import comb
 
 import numpy as np
@@ -39,9 +40,43 @@ def pass_at_k(num_correct_N: Array, num_samples_N: Array, k: int) -> np.ndarray:
     array([0.5, 0. , 1. ])
     """
     num_correct_N, num_samples_N = checked_counts(num_correct_N, num_samples_N, k)
-    pairs = list(zip(num_correct_N.tolist(), num_samples_N.tolist(), strict=True))
-    value = {(c, n): _exact(c, n, k) for c, n in set(pairs)}
-    return np.array([value[pair] for pair in pairs], dtype=np.float64)
+    return _by_counts(_any_right, num_correct_N, num_samples_N, k)
+
+
+def pass_hat_k(num_correct_N: Array, num_samples_N: Array, k: int) -> np.ndarray:
+    """Unbiased estimate of pass^k, the chance that all of k independent answers are right.
+
+    ``C(c, k) / C(n, k)``, whose expectation is ``p^k``. What matters to whoever runs the model once
+    for each of k users, as pass@k matters to whoever can check k answers.
+
+    Args:
+        num_correct_N: c, as in ``pass_at_k``.
+        num_samples_N: n, as in ``pass_at_k``.
+        k: Number of tries, 1 to the smallest n.
+
+    Returns:
+        float64, shape ``[N]``, in [0, 1]; exactly 0 for c < k and 1 for c = n.
+
+    Raises:
+        UsageError: As in ``pass_at_k``.
+
+    Source: Yao et al. 2024 (arXiv 2406.12045), section 3.
+
+    >>> pass_hat_k([3, 1, 4], 4, 2)  # 3 of the 6 pairs of four samples are both right
+    array([0.5, 0. , 1. ])
+    """
+    num_correct_N, num_samples_N = checked_counts(num_correct_N, num_samples_N, k)
+    return _by_counts(_all_right, num_correct_N, num_samples_N, k)
+
+
+def ladder(num_samples: int) -> tuple[int, ...]:
+    """The k of a whole curve from one set of samples: powers of two, and n itself.
+
+    >>> ladder(16), ladder(100)
+    ((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64, 100))
+    """
+    powers = (2**i for i in range(num_samples.bit_length()))
+    return tuple(sorted({*powers, num_samples} - {0}))
 
 
 def pass_at_k_from_probability(solve_probability_N: Array, k: int) -> np.ndarray:
@@ -110,12 +145,31 @@ def checked_counts(
     return num_correct_N, num_samples_N
 
 
-def _exact(num_correct: int, num_samples: int, k: int) -> float:
-    # C(n-c, k) / C(n, k) = C(n-k, c) / C(n, c): the smaller of c and k keeps the integers short.
-    few, many = sorted((num_correct, k))
-    num_subsets = comb(num_samples, few)
+def _by_counts(
+    formula: Callable[[int, int, int], float], num_correct_N: Array, num_samples_N: Array, k: int
+) -> np.ndarray:
+    """A formula of c, n and k for each problem; problems of equal counts share its work."""
+    pairs = list(zip(num_correct_N.tolist(), num_samples_N.tolist(), strict=True))
+    value = {(c, n): formula(c, n, k) for c, n in set(pairs)}
+    return np.array([value[pair] for pair in pairs], dtype=np.float64)
+
+
+def _any_right(num_correct: int, num_samples: int, k: int) -> float:
+    num_missing, num_subsets = _missing(num_correct, num_samples, k)
     # Division of integers rounds once, whatever their length.
-    return (num_subsets - comb(num_samples - many, few)) / num_subsets
+    return (num_subsets - num_missing) / num_subsets
+
+
+def _all_right(num_correct: int, num_samples: int, k: int) -> float:
+    num_missing, num_subsets = _missing(num_samples - num_correct, num_samples, k)
+    return num_missing / num_subsets
+
+
+def _missing(num_marked: int, num_samples: int, k: int) -> tuple[int, int]:
+    """Share of the k-subsets without a marked sample, as two integers."""
+    # C(n-c, k) / C(n, k) = C(n-k, c) / C(n, c): the smaller of c and k keeps the integers short.
+    few, many = sorted((num_marked, k))
+    return comb(num_samples - many, few), comb(num_samples, few)
 
 
 def _check_k(k: int) -> None:
