@@ -1,7 +1,7 @@
 """What a task is: problems in a fixed order, a verifier, and all right answers where finite."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
@@ -51,10 +51,46 @@ class Task(ABC):
     def verify(self, problem: Problem, completion: str) -> Verdict:
         """Judge a completion (the text after the prompt, without the end token)."""
 
+    def verify_batch(
+        self, problems: Sequence[Problem], completions: Sequence[str]
+    ) -> list[Verdict]:
+        """Judge each completion as an answer to the problem at its place.
+
+        A loop over ``verify``; tasks whose verifier works on many at once do better.
+
+        Args:
+            problems: One for each completion.
+            completions: Texts after the prompt, without the end token.
+
+        Returns:
+            A verdict for each, in order, the same as ``verify`` gives.
+        """
+        pairs = zip(problems, completions, strict=True)
+        return [self.verify(problem, completion) for problem, completion in pairs]
+
     def solutions(self, problem: Problem) -> tuple[str, ...] | None:
         """All completions that ``verify`` calls right, in fixed order; None if they are not finite.
 
         Where they are known, a policy is evaluated exactly; else by sampling alone.
+        """
+        return None
+
+    def golds(self, problem: Problem) -> tuple[str, ...]:
+        """Completions that are right whatever ``verify`` says of them, for ``gradmass audit``.
+
+        What the data brings along: a reference program, the stored answer in the asked form. By
+        default the first three of ``solutions``.
+        """
+        return (self.solutions(problem) or ())[:3]
+
+    def defect(self, problem: Problem) -> str | None:
+        """Why a problem cannot be judged at all (it has no tests), or None; for the audit."""
+        return None
+
+    def known_good(self) -> tuple[Problem, str] | None:
+        """A problem outside the data with a completion that is right wherever the verifier works.
+
+        What an audit asks first: where even this fails, the machine is at fault, not the data.
         """
         return None
 

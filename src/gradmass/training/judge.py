@@ -12,16 +12,25 @@ def judge(
 ) -> list[Verdict]:
     """A verdict for each answer; the answers to a problem follow one another.
 
-    An answer that was cut at the limit did not end, so it does not follow the format.
+    The task sees all answers that ended at once. One that was cut at the limit did not end, so it
+    does not follow the format, and nothing is spent on judging it.
+
+    Raises:
+        UsageError: The task returns something else than a verdict for each answer.
     """
     group_size = len(texts) // len(problems)
-    verdicts = [
-        task.verify(problems[i // group_size], text)
-        if is_ended[i]
-        else Verdict(Outcome.UNPARSED, "cut at max_new_tokens")
-        for i, text in enumerate(texts)
-    ]
-    for verdict in verdicts:
+    verdicts = [Verdict(Outcome.UNPARSED, "cut at max_new_tokens") for _ in texts]
+    ended = [i for i in range(len(texts)) if is_ended[i]]
+    judged = task.verify_batch(
+        [problems[i // group_size] for i in ended], [texts[i] for i in ended]
+    )
+    if len(judged) != len(ended):
+        raise UsageError(
+            f"verify_batch of task {task.name!r} must return a verdict for each of {len(ended)} "
+            f"answers, got {len(judged)}"
+        )
+    for i, verdict in zip(ended, judged, strict=True):
         if not isinstance(verdict, Verdict):
             raise UsageError(f"verify of task {task.name!r} must return a Verdict, got {verdict!r}")
+        verdicts[i] = verdict
     return verdicts
