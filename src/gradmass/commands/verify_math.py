@@ -16,7 +16,7 @@ from gradmass.types import UsageError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Judge one mathematical answer. Exits with 0 if it is right, 1 if not, 2 if nobody can tell."""
+    """Judge one mathematical answer. Exits with 0 if it is right, 1 if not, 2 on bad input."""
 
     gold: Annotated[str, tyro.conf.arg(metavar="GOLD")]
     """The right answer, bare or in a box. Write --gold=-5 where it starts with a minus."""

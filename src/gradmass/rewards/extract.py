@@ -8,7 +8,8 @@ from gradmass.types import UsageError
 
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 BETWEEN = re.compile(
-    r"(?:[\s$]|\\[(),\][; ]|\\q?quad(?![a-z])|(?P<joins>[,;]|\\text\s*\{\s*(?:and|or)\s*\}|and|or))*"
+    r"(?:[\s$]|\\[(),\][; ]|\\q?quad(?![a-z])"
+    r"|(?P<joins>[,;]|\\text\s*\{\s*(?:and|or)\s*\}|and|or))*"
 )
 BARE_END = re.compile(r"\$|\\\)|\\\]|\n|$")
 TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*\{?)|\\.|[{}]", re.DOTALL)
@@ -37,8 +38,8 @@ class _Open(NamedTuple):
 def last_box(text: str) -> str | None:
     r"""What the last ``\boxed{...}`` (or ``\fbox``) holds; None where it does not close.
 
-    Boxes with nothing but a comma, ``and`` or ``or`` between them are one answer. Without braces, as
-    in ``\boxed 5``, a box reaches to the end of the formula or line.
+    Boxes with nothing but a comma, ``and`` or ``or`` between them are one answer. Without braces,
+    as in ``\boxed 5``, a box reaches to the end of the formula or line.
 
     >>> last_box(r"\boxed{7} no: \boxed{\frac{1}{2}}")
     '\\frac{1}{2}'
@@ -169,7 +170,7 @@ def check_rule(rule: str, thinking: str) -> None:
 
 
 def extract(completion: str, rule: str, thinking: str = "skip") -> str | None:
-    """Return the answer in a completion.
+    r"""Return the answer in a completion.
 
     Args:
         completion: What the policy wrote.
@@ -182,8 +183,8 @@ def extract(completion: str, rule: str, thinking: str = "skip") -> str | None:
     Returns:
         The answer without surrounding spaces; None where the rule finds none, or an empty one.
 
-    >>> extract(r"<think>maybe \\boxed{5}", "last_box")
-    >>> extract(r"<think>maybe \\boxed{5}</think> \\boxed{6}", "last_box")
+    >>> extract(r"<think>maybe \boxed{5}", "last_box")
+    >>> extract(r"<think>maybe \boxed{5}</think> \boxed{6}", "last_box")
     '6'
     """
     if thinking == "require" and CLOSE not in completion:

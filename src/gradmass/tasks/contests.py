@@ -123,7 +123,7 @@ def decode_cases(text: str) -> list[dict[str, str]]:
     [{'input': '1', 'output': '2', 'testtype': 'stdin'}]
     """
     try:
-        cases = json.loads(text)
+        cases: list[dict[str, str]] = json.loads(text)
     except ValueError:
         cases = json.loads(_unpack(text))
     is_list = isinstance(cases, list) and all(isinstance(case, dict) for case in cases)

@@ -105,8 +105,10 @@ class MathsTask(DatasetTask):
         texts += [problem.data.solution] if problem.data.solution and form == box else []
         return tuple(thought + text for text in texts)
 
-    def known_good(self) -> tuple[Problem, str]:
-        """One half, said otherwise."""
+    def known_good(self) -> tuple[Problem, str] | None:
+        """One half, said otherwise; None where a reward function of the user's judges."""
+        if self.reward:
+            return None
         problem = Problem("one half", "What is 1/2?", MathsData("\\frac{1}{2}"))
         return problem, self.golds(Problem("one half", "", MathsData("0.5")))[0]
 

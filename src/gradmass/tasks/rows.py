@@ -105,7 +105,7 @@ class Row:
                 raise
             raise self.error(f"field {name!r} is no JSON ({error})") from error
         if not isinstance(value, kind):
-            what = {list: "list", dict: "object"}[kind]
+            what = "list" if kind is list else "object"
             raise self.error(f"field {name!r} must hold a JSON {what}, got {_short(value)}")
         return value
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import Recipe
+from gradmass.evaluation.judge import judge
 from gradmass.record import RunWriter
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
-from gradmass.training.judge import judge
 from gradmass.training.probes.batch import batch_row, difficulty
 from gradmass.training.rollout import ENTROPY_KIND, Rollouts, decode, sample, uniforms
 from gradmass.types import State, UsageError

@@ -1,5 +1,6 @@
 """Models and tokenizers: build a tiny one, load any causal LM in Hugging Face format."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -86,6 +87,28 @@ def resolve_model(path: str) -> str:
     return path
 
 
+def find_model(name: str) -> str:
+    """The folder of a model: a folder, a shipped checkpoint, or ``ORG/NAME`` of the hub.
+
+    Raises:
+        UsageError: None of them; a model of the hub is not there, or the hub cannot be reached.
+    """
+    if Path(name).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return resolve_model(name)
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return huggingface_hub.snapshot_download(
+            name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"no model at {name!r}: no such folder, and the hub does not give it: {reason[:300]}"
+        ) from error
+
+
 def load_model(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Load a causal LM and its tokenizer from a folder or a shipped checkpoint's name.
 
@@ -143,23 +166,57 @@ def check_fit(
         UsageError: Characters are lost in tokenizing (white space aside), or prompt and answer
             exceed the model's positions.
     """
+    for prompt, seen in lost_characters(tokenizer, prompts):
+        raise UsageError(
+            f"the tokenizer reads the prompt {prompt!r} as {seen!r}: this model was not made "
+            "for this task"
+        )
+    check_length(model, tokenizer, prompts, max_new_tokens, "train.max_new_tokens")
+
+
+def check_length(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    name: str,
+) -> None:
+    """Refuse prompts that leave no room for an answer; ``name`` is what the limit is called.
+
+    Raises:
+        UsageError: Prompt and answer exceed the model's positions.
+    """
+    longest = longest_prompt(tokenizer, prompts) + max_new_tokens
+    positions = getattr(model.config, "max_position_embeddings", longest)
+    if longest > positions:
+        raise UsageError(
+            f"the longest prompt and {name} = {max_new_tokens} make {longest} "
+            f"tokens, the model has {positions} positions"
+        )
+
+
+def longest_prompt(tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str]) -> int:
+    """Tokens of the longest prompt.
+
+    Raises:
+        UsageError: A prompt without a token.
+    """
     encoded = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     for prompt, tokens in zip(prompts, encoded, strict=True):
         if not tokens:
             raise UsageError(f"the prompt {prompt!r} has no token: there is nothing to answer")
+    return max(map(len, encoded))
+
+
+def lost_characters(
+    tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the prompts that lose characters (white space aside), each with what the model sees."""
+    encoded = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    for prompt, tokens in zip(prompts, encoded, strict=True):
         seen = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
         if "".join(seen.split()) != "".join(prompt.split()):
-            raise UsageError(
-                f"the tokenizer reads the prompt {prompt!r} as {seen!r}: this model was not made "
-                "for this task"
-            )
-    longest = max(map(len, encoded)) + max_new_tokens
-    positions = getattr(model.config, "max_position_embeddings", longest)
-    if longest > positions:
-        raise UsageError(
-            f"the longest prompt and train.max_new_tokens = {max_new_tokens} make {longest} "
-            f"tokens, the model has {positions} positions"
-        )
+            yield prompt, seen
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -3,13 +3,14 @@ r"""The text of an answer: one spelling for what LaTeX, keyboards and Unicode sp
 import re
 from collections.abc import Iterator
 
-UNICODE = {
+UNICODE: dict[str, str | int | None] = {
     **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∗": "*"},
     **{"π": r"\pi ", "∞": r"\infty ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta "},
     **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∓": r"\mp "},
     **{"°": r"^\circ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
     **{"ℝ": r"\mathbb{R}", "…": r"\ldots ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}"},
     **{"¾": r"\frac{3}{4}", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " "},
+    **{"⟨": "(", "⟩": ")"},
     **{chr(0xFF01 + i): chr(0x21 + i) for i in range(94)},  # full-width forms of ASCII
 }
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -28,6 +29,9 @@ REWRITES: list[tuple[re.Pattern[str], str]] = [
         (r"\\(?:neq|ne)(?![a-zA-Z])|!=", r"\\ne "),
         (r"\\lt(?![a-zA-Z])", "<"),
         (r"\\gt(?![a-zA-Z])", ">"),
+        (r"\\langle(?![a-zA-Z])", "("),
+        (r"\\rangle(?![a-zA-Z])", ")"),
+        (r"\(\s*\\?mod\s*(\w+)\s*\)|\\p?mod\s*(?:\{\s*(\w+)\s*\}|(\w))", r"\\text{ mod \1\2\3}"),
         (r"\\l?brace(?![a-zA-Z])", r"\\{"),
         (r"\\rbrace(?![a-zA-Z])", r"\\}"),
         (r"\\l?brack(?![a-zA-Z])", "["),
@@ -41,6 +45,10 @@ REWRITES: list[tuple[re.Pattern[str], str]] = [
         (r"\s+", " "),
     )
 ]
+TEXT_COMMAND = re.compile(
+    r"\\(?:text\w*|math(?:rm|bf|it|sf|tt|cal|frak|scr)|boldsymbol|bm|mbox|operatorname\*?|emph"
+    r"|underline)\s*\{([^{}]*)\}"
+)
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -109,7 +117,6 @@ def brackets(text: str) -> tuple[str, str, str] | None:
     """
     for left, rights in (
         (r"\{", (r"\}",)),
-        (r"\langle", (r"\rangle",)),
         ("(", (")", "]")),
         ("[", ("]", ")")),
         ("{", ("}",)),
@@ -119,8 +126,7 @@ def brackets(text: str) -> tuple[str, str, str] | None:
             if right is None or len(text) < len(left) + len(right):
                 return None
             last = len(text) - len(right)
-            returns = (i for i, depth in depths(text) if i and depth == 0)
-            if left != r"\langle" and next(returns, last) != last:
+            if next((i for i, depth in depths(text) if i and depth == 0), last) != last:
                 return None
             return left, text[len(left) : last].strip(), right
     return None
@@ -138,9 +144,8 @@ def words(text: str) -> str:
 
 def unwrap_text(text: str) -> str:
     r"""Replace ``\text{...}`` and its like by what they hold."""
-    command = r"\\(?:text\w*|math(?:rm|bf|it|sf|tt|cal|frak|scr)|boldsymbol|bm|mbox|operatorname\*?|emph|underline)"
     for _ in range(4):
-        text, count = re.subn(command + r"\s*\{([^{}]*)\}", r" \1 ", text)
+        text, count = TEXT_COMMAND.subn(r" \1 ", text)
         if count == 0:
             break
     return re.sub(r"\s+", " ", text).strip()

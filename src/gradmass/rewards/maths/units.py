@@ -109,6 +109,8 @@ def conversion(gold: str, answer: str) -> Fraction | None:
     """
     if not gold or not answer or gold == answer:
         return Fraction(1)
+    if gold.startswith("mod ") or answer.startswith("mod "):
+        return None
     (gold_name, _, gold_power), (name, _, power) = gold.partition("^"), answer.partition("^")
     if gold_name not in TABLE or name not in TABLE:
         return Fraction(1)
