@@ -37,12 +37,14 @@ class Entry:
         id: The dataset's own name of the problem where it is unique; empty for the hash.
         answer: The stored answer as text where there is one, to see whether repeated questions
             agree.
+        form: What the prompt says of the answer's form between question and instruction.
     """
 
     question: str
     data: Any
     id: str = ""
     answer: str = ""
+    form: str = ""
 
 
 @dataclass
@@ -254,7 +256,7 @@ class DatasetTask(Task):
             seen.setdefault(key, (row.where, entry.answer))
 
     def _prompt(self, entry: Entry) -> str:
-        return self.template.replace(PLACE, entry.question + self.instruction)
+        return self.template.replace(PLACE, entry.question + entry.form + self.instruction)
 
     def _entries(self, split: str, tally: Tally) -> Iterator[tuple[Row, Entry]]:
         """Every row of the files of a split that makes a problem, with what it asks."""

@@ -1,0 +1,163 @@
+"""Programs against unit tests: what the readers of code datasets share."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gradmass.rewards import Outcome, Verdict
+from gradmass.rewards.code import CodeProblem, CodeVerifier
+from gradmass.tasks.base import Problem
+from gradmass.tasks.dataset import DatasetTask
+from gradmass.types import UsageError
+
+MAX_GOLDS = 3
+"""Reference programs kept of a problem: some datasets have hundreds."""
+IN_BLOCK = "\n\nAnswer with a Python 3 program in one ```python block."
+READS_INPUT = "\n\nThe program reads standard input and prints to standard output."
+
+
+@dataclass(frozen=True, slots=True)
+class CodeData:
+    """What a program is judged by.
+
+    Args:
+        where: File and row of the dataset.
+        tests: The tests as a JSON list in the form ``CodeProblem.from_json`` reads; text, because
+            parsed tests of a whole dataset do not fit in memory.
+        entry_point: Function or method that the tests call; None where they give standard input.
+        time_limit_s: Seconds a test may take, as the problem states them; 0 where it does not.
+        memory_mb: Its memory limit in MiB; 0 where there is none.
+        prefix: Code that stands before the answer's (the prompt, where it is code to complete).
+        programs: Programs known to be right.
+        packed: Tests as the dataset packs them, in place of ``tests``; unpacked when a program is
+            judged.
+    """
+
+    where: str
+    tests: str = field(repr=False)
+    entry_point: str | None = None
+    time_limit_s: float = 0.0
+    memory_mb: int = 0
+    prefix: str = field(default="", repr=False)
+    programs: tuple[str, ...] = field(default=(), repr=False)
+    packed: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTask(DatasetTask):
+    """A dataset of programming problems, judged by unit tests in the sandbox.
+
+    The program is the completion's code block, which ``code_block`` picks.
+    """
+
+    instruction: str = IN_BLOCK
+    """Text behind the question in the prompt."""
+    code_block: str = "last"
+    """Which code block of a completion is the program: last, first or longest."""
+    num_workers: int = 2
+    """Programs that run at once."""
+    isolation: str = "bubblewrap"
+    """How programs are kept apart from this machine; a weaker one has to be asked for."""
+    stop_at_first_failure: bool = True
+    """Whether a program is done with at its first failed test."""
+    time_limit_s: float = 6.0
+    """Seconds that a test may take, unless the problem itself allows more."""
+    memory_mb: int = 1024
+    """MiB that a program may use, unless the problem itself allows more."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits that no program keeps."""
+        DatasetTask.__post_init__(self)
+        place = f"task {self.name or type(self).__name__}"
+        if not 0 < self.time_limit_s < float("inf"):
+            raise UsageError(f"{place}: time_limit_s must be above 0, got {self.time_limit_s}")
+        if self.memory_mb < 1 or self.num_workers < 1:
+            raise UsageError(
+                f"{place}: memory_mb and num_workers must be above 0, got {self.memory_mb} and "
+                f"{self.num_workers}"
+            )
+
+    def tests(self, data: CodeData) -> list[dict[str, Any]]:
+        """The tests of a problem, in the form ``CodeProblem.from_json`` reads.
+
+        Raises:
+            RowError: They do not decode, or there is none.
+        """
+        found: list[dict[str, Any]] = json.loads(data.tests)
+        return found
+
+    def code_problem(self, data: CodeData) -> CodeProblem:
+        """Tests and limits of a problem as the verifier takes them."""
+        return CodeProblem.from_json(
+            {
+                "tests": self.tests(data),
+                "entry_point": data.entry_point,
+                "time_limit_s": max(self.time_limit_s, data.time_limit_s),
+                "memory_mb": max(self.memory_mb, data.memory_mb),
+            }
+        )
+
+    def verify_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Verdict]:
+        """Judge all programs in the sandbox; one whose tests do not decode is unscorable."""
+        decoded: dict[str, CodeProblem | Verdict] = {}
+        for problem in problems:
+            if problem.id not in decoded:
+                try:
+                    decoded[problem.id] = self.code_problem(problem.data)
+                except UsageError as error:
+                    decoded[problem.id] = Verdict(Outcome.ERROR, str(error))
+        verdicts = [decoded[problem.id] for problem in problems]
+        asked = [i for i, found in enumerate(verdicts) if isinstance(found, CodeProblem)]
+        judged = self._verifier().verify(
+            [verdicts[i] for i in asked],
+            [self.program(problems[i].data, completions[i]) for i in asked],
+        )
+        for i, verdict in zip(asked, judged, strict=True):
+            verdicts[i] = verdict
+        return verdicts
+
+    def program(self, data: CodeData, completion: str) -> str:
+        """The completion as the verifier shall see it."""
+        return completion
+
+    def _verifier(self) -> CodeVerifier:
+        return shared_verifier(
+            self.num_workers, self.isolation, self.stop_at_first_failure, self.code_block
+        )
+
+    def known_good(self) -> tuple[Problem, str]:
+        """Print the square of a number."""
+        data = CodeData("known-good program", '[{"stdin": "3", "stdout": "9"}]')
+        return Problem("square", "", data), in_block("print(int(input()) ** 2)")
+
+    def golds(self, problem: Problem) -> tuple[str, ...]:
+        """The reference programs, each in a code block."""
+        return tuple(in_block(program) for program in problem.data.programs)
+
+    def defect(self, problem: Problem) -> str | None:
+        """Why there are no tests, where there are none."""
+        try:
+            self.code_problem(problem.data)
+        except UsageError as error:
+            return str(error)
+        return None
+
+
+def in_block(program: str) -> str:
+    """A program as a completion."""
+    return f"```python\n{program.rstrip()}\n```"
+
+
+@lru_cache(maxsize=4)
+def shared_verifier(
+    num_workers: int, isolation: str, stop_at_first_failure: bool, code_block: str
+) -> CodeVerifier:
+    """The verifier that all tasks of these settings share."""
+    return CodeVerifier(
+        num_workers=num_workers,
+        isolation=isolation,
+        stop_at_first_failure=stop_at_first_failure,
+        code_block=code_block,
+    )
