@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from gradmass.rewards import Outcome, Verdict
-from gradmass.rewards.code import CodeProblem, CodeVerifier
+from gradmass.rewards.blocks import CodeBlock
+from gradmass.rewards.code import CallTest, CodeProblem, CodeVerifier, Comparison, Test
+from gradmass.rewards.outputs import same_value
+from gradmass.rewards.sandbox import Isolation
 from gradmass.tasks.base import Problem
 from gradmass.tasks.dataset import DatasetTask
 from gradmass.types import UsageError
@@ -29,10 +32,11 @@ class CodeData:
         entry_point: Function or method that the tests call; None where they give standard input.
         time_limit_s: Seconds a test may take, as the problem states them; 0 where it does not.
         memory_mb: Its memory limit in MiB; 0 where there is none.
-        prefix: Code that stands before the answer's (the prompt, where it is code to complete).
+        prelude: Code the problem gives: imports, helper functions, the head to complete.
         programs: Programs known to be right.
         packed: Tests as the dataset packs them, in place of ``tests``; unpacked when a program is
             judged.
+        is_wrapped: Whether results are stored in lists of one, and right in either form.
     """
 
     where: str
@@ -40,9 +44,10 @@ class CodeData:
     entry_point: str | None = None
     time_limit_s: float = 0.0
     memory_mb: int = 0
-    prefix: str = field(default="", repr=False)
+    prelude: str = field(default="", repr=False)
     programs: tuple[str, ...] = field(default=(), repr=False)
     packed: tuple[str, ...] = field(default=(), repr=False)
+    is_wrapped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +57,18 @@ class CodeTask(DatasetTask):
     The program is the completion's code block, which ``code_block`` picks.
     """
 
+    comparison: ClassVar[Comparison] = Comparison()
+    """How the dataset compares outputs."""
+
     instruction: str = IN_BLOCK
     """Text behind the question in the prompt."""
-    code_block: str = "last"
-    """Which code block of a completion is the program: last, first or longest."""
+    code_block: CodeBlock = "last"
+    """Which code block of a completion is the program; whole: all of it is, without a block."""
     num_workers: int = 2
     """Programs that run at once."""
-    isolation: str = "bubblewrap"
-    """How programs are kept apart from this machine; a weaker one has to be asked for."""
+    isolation: Isolation = "bubblewrap"
+    """How programs are kept apart from this machine. process limits what a program uses, not what
+    it sees and changes: the files of whoever trains."""
     stop_at_first_failure: bool = True
     """Whether a program is done with at its first failed test."""
     time_limit_s: float = 6.0
@@ -90,14 +99,17 @@ class CodeTask(DatasetTask):
 
     def code_problem(self, data: CodeData) -> CodeProblem:
         """Tests and limits of a problem as the verifier takes them."""
-        return CodeProblem.from_json(
+        problem = CodeProblem.from_json(
             {
                 "tests": self.tests(data),
                 "entry_point": data.entry_point,
                 "time_limit_s": max(self.time_limit_s, data.time_limit_s),
                 "memory_mb": max(self.memory_mb, data.memory_mb),
+                "prelude": data.prelude,
             }
         )
+        checker = unwrapped if data.is_wrapped else None
+        return replace(problem, comparison=self.comparison, checker=checker)
 
     def verify_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Verdict]:
         """Judge all programs in the sandbox; one whose tests do not decode is unscorable."""
@@ -108,33 +120,36 @@ class CodeTask(DatasetTask):
                     decoded[problem.id] = self.code_problem(problem.data)
                 except UsageError as error:
                     decoded[problem.id] = Verdict(Outcome.ERROR, str(error))
-        verdicts = [decoded[problem.id] for problem in problems]
-        asked = [i for i, found in enumerate(verdicts) if isinstance(found, CodeProblem)]
-        judged = self._verifier().verify(
-            [verdicts[i] for i in asked],
-            [self.program(problems[i].data, completions[i]) for i in asked],
+        asked, answers = [], []
+        for problem, completion in zip(problems, completions, strict=True):
+            found = decoded[problem.id]
+            if isinstance(found, CodeProblem):
+                asked.append(found)
+                answers.append(self.program(problem.data, completion))
+        verifier = shared_verifier(
+            self.num_workers, self.isolation, self.stop_at_first_failure, self.code_block
         )
-        for i, verdict in zip(asked, judged, strict=True):
-            verdicts[i] = verdict
-        return verdicts
+        judged = iter(verifier.verify(asked, answers))
+        verdicts = [decoded[problem.id] for problem in problems]
+        return [found if isinstance(found, Verdict) else next(judged) for found in verdicts]
 
     def program(self, data: CodeData, completion: str) -> str:
         """The completion as the verifier shall see it."""
         return completion
 
-    def _verifier(self) -> CodeVerifier:
-        return shared_verifier(
-            self.num_workers, self.isolation, self.stop_at_first_failure, self.code_block
-        )
-
     def known_good(self) -> tuple[Problem, str]:
         """Print the square of a number."""
         data = CodeData("known-good program", '[{"stdin": "3", "stdout": "9"}]')
-        return Problem("square", "", data), in_block("print(int(input()) ** 2)")
+        program = "print(int(input()) ** 2)"
+        return Problem("square", "", data), self.answer(program)
+
+    def answer(self, program: str) -> str:
+        """A program as the completion that gives it."""
+        return program if self.code_block == "whole" else in_block(program)
 
     def golds(self, problem: Problem) -> tuple[str, ...]:
-        """The reference programs, each in a code block."""
-        return tuple(in_block(program) for program in problem.data.programs)
+        """The reference programs, as completions."""
+        return tuple(self.answer(program) for program in problem.data.programs)
 
     def defect(self, problem: Problem) -> str | None:
         """Why there are no tests, where there are none."""
@@ -145,6 +160,13 @@ class CodeTask(DatasetTask):
         return None
 
 
+def unwrapped(test: Test, value: Any) -> bool:
+    """Whether a result is the expected one, or what its list of one holds."""
+    assert isinstance(test, CallTest)
+    (bare,) = test.expected
+    return any(same_value(value, form, Comparison()) for form in (test.expected, bare))
+
+
 def in_block(program: str) -> str:
     """A program as a completion."""
     return f"```python\n{program.rstrip()}\n```"
@@ -152,7 +174,7 @@ def in_block(program: str) -> str:
 
 @lru_cache(maxsize=4)
 def shared_verifier(
-    num_workers: int, isolation: str, stop_at_first_failure: bool, code_block: str
+    num_workers: int, isolation: Isolation, stop_at_first_failure: bool, code_block: CodeBlock
 ) -> CodeVerifier:
     """The verifier that all tasks of these settings share."""
     return CodeVerifier(

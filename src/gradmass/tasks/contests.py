@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gradmass.rewards.code import Comparison
 from gradmass.tasks.base import register_task
 from gradmass.tasks.code import MAX_GOLDS, READS_INPUT, CodeData, CodeTask
 from gradmass.tasks.dataset import Entry
@@ -17,6 +18,17 @@ from gradmass.tasks.rows import Row, RowError
 
 PYTHON3 = 3
 """CodeContests' number of the language."""
+IMPORTED = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools "
+    "operator io sys json builtins typing"
+).split()
+IMPORTS = "\n".join(
+    [f"from {name} import *" for name in IMPORTED]
+    + [f"import {name}" for name in IMPORTED]
+    + ["sys.setrecursionlimit(50000)", ""]
+)
+"""What stands before every program in LiveCodeBench's own grader, and before functions in those of
+TACO and APPS: answers rely on it. Source: ``lcb_runner/evaluation/testing_util.py``."""
 MAX_TESTS_BYTES = 1 << 30
 """Longest decoded tests of one problem: a short text can decompress to any length."""
 
@@ -58,7 +70,9 @@ class LiveCodeBench(CodeTask):
         packed = tuple(str(row[f"{name}_test_cases"] or "") for name in ("public", "private"))
         if not any(text.strip() for text in packed):
             raise row.error("has no tests")
-        data = CodeData(row.where, "", entry_point=function, packed=packed)
+        data = CodeData(
+            row.where, "", entry_point=function, packed=packed, prelude=IMPORTS
+        )
         form = READS_INPUT if function is None else header(starter)
         return Entry(row.text("question_content"), data, row.text("question_id"), form=form)
 
@@ -141,8 +155,14 @@ class CodeContests(CodeTask):
     """CodeContests (deepmind/code_contests) in its Parquet form.
 
     Tests: public, private, generated, in this order. A problem's own time and memory limits hold
-    where they are above the task's. Python 3 solutions are the references.
+    where they are above the task's. Outputs are compared as in the dataset's own tester: token by
+    token whatever the lines and the case, numbers within 1e-5; but integers exactly. Python 3
+    solutions are the references.
     """
+
+    comparison: ClassVar[Comparison] = Comparison(
+        tolerance=1e-5, match_lines=False, match_case=False
+    )
 
     columns: ClassVar[Collection[str] | None] = frozenset(
         (
@@ -232,10 +252,13 @@ class InputOutputTask(CodeTask):
             raise row.error("has no tests")
         function = stored.get("fn_name")
         make = call_tests if function else input_tests
+        is_wrapped = all(isinstance(wanted, list) and len(wanted) == 1 for wanted in outputs)
         data = CodeData(
             row.where,
             json.dumps(make(inputs, outputs)),
             entry_point=function or None,
+            prelude=IMPORTS if function else "",
+            is_wrapped=bool(function) and is_wrapped,
             programs=tuple(row.json("solutions", list)[:MAX_GOLDS] if row["solutions"] else ()),
         )
         starter = row["starter_code"] if "starter_code" in row else ""

@@ -1,11 +1,12 @@
 """Functions to write: HumanEval and MBPP, whose tests are assert statements."""
 
+import ast
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-import json
 
 from gradmass.tasks.base import Problem, register_task
 from gradmass.tasks.code import CodeData, CodeTask, in_block
@@ -53,6 +54,8 @@ class HumanEval(CodeTask):
                 )
             file = Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
             object.__setattr__(self, "path", str(file))
+        if self.style == "completion":
+            object.__setattr__(self, "code_block", "whole")
         super().__post_init__()
 
     def entry(self, row: Row) -> Entry:
@@ -62,7 +65,7 @@ class HumanEval(CodeTask):
             row.where,
             json.dumps([{"check": row.text("test")}]),
             entry_point=name,
-            prefix=prompt,
+            prelude=prompt,
             programs=(row.text("canonical_solution"),),
         )
         question = prompt
@@ -71,13 +74,13 @@ class HumanEval(CodeTask):
         return Entry(question, data, row.text("task_id"))
 
     def program(self, data: CodeData, completion: str) -> str:
-        """The prompt's code and what the answer adds to it."""
-        return completion
+        """The prompt's code before the rest of it; a whole function as it is."""
+        return data.prelude + completion if self.style == "completion" else completion
 
     def golds(self, problem: Problem) -> tuple[str, ...]:
         """The body alone, or the whole function."""
         (body,) = problem.data.programs
-        return (body,) if self.style == "completion" else (in_block(problem.data.prefix + body),)
+        return (body,) if self.style == "completion" else (self.answer(problem.data.prelude + body),)
 
 
 @register_task("mbpp")
@@ -111,5 +114,21 @@ class Mbpp(CodeTask):
         shown = "\n".join(asserts)
         question = f"{text}\n\nYour code should pass these tests:\n```python\n{shown}\n```"
         program = row.text("code").replace("\r\n", "\n")
-        data = CodeData(row.where, json.dumps(tests), programs=(program,))
+        name = called(asserts[0], program)
+        data = CodeData(row.where, json.dumps(tests), entry_point=name, programs=(program,))
         return Entry(question, data)
+
+
+def called(test: str, program: str) -> str | None:
+    """The function of a program that a test calls; None where it calls none by name.
+
+    >>> called("assert set(rev([1])) == {1}", "def rev(xs): ...")
+    'rev'
+    """
+    try:
+        statements, calls = ast.parse(program).body, list(ast.walk(ast.parse(test)))
+    except (SyntaxError, ValueError):
+        return None
+    defined = {s.name for s in statements if isinstance(s, ast.FunctionDef)}
+    names = [c.func.id for c in calls if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)]
+    return next((name for name in names if name in defined), None)
