@@ -1,0 +1,174 @@
+"""Problems whose answer is a program, with the tests it has to pass."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from gradmass.registry import nearest
+from gradmass.rewards.outputs import Comparison
+from gradmass.rewards.sandbox.inside import plain
+from gradmass.types import UsageError
+
+MIN_MEMORY_MB = 64
+
+
+@dataclass(frozen=True)
+class StdinTest:
+    """Run the program on an input; compare what it prints.
+
+    Args:
+        stdin: What it can read.
+        stdout: What it should print.
+    """
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True)
+class CallTest:
+    """Call the entry point; compare what it returns.
+
+    Args:
+        args: Plain data.
+        expected: Plain data; a list also stands for a tuple.
+    """
+
+    args: tuple[Any, ...]
+    expected: Any
+
+
+@dataclass(frozen=True)
+class AssertTest:
+    """Run Python code that calls the program and raises where it is wrong.
+
+    The code runs in a process of its own. The names it uses and does not define are functions of
+    the program there: what they take and return travels as plain data. If it defines ``check``,
+    that is called with the entry point, as HumanEval does.
+
+    Args:
+        code: The test.
+    """
+
+    code: str
+
+
+Test: TypeAlias = StdinTest | CallTest | AssertTest
+Checker: TypeAlias = Callable[[Test, Any], bool]
+"""Whether an output (text, or a value as plain data) is right for a test with many right ones."""
+
+FORMS: dict[type[Test], dict[str, Any]] = {
+    StdinTest: {"stdin": str, "stdout": str},
+    CallTest: {"args": list, "expected": object},
+    AssertTest: {"check": str},
+}
+"""Kinds of tests in JSON: the keys of each, in the order of its fields, and their types."""
+
+
+@dataclass(frozen=True)
+class CodeProblem:
+    """What a program has to do, and within which bounds.
+
+    Args:
+        tests: At least one.
+        entry_point: The function that is called, or the method of a class ``Solution``; None for
+            programs that read and print.
+        time_limit_s: Seconds a test may take, 6 as in LiveCodeBench.
+        memory_mb: MiB of address space, interpreter included; at least 64.
+        checker: Decides on outputs where several are right; what it raises means no.
+        prelude: Code the problem gives (imports, helper functions): it runs before the program in
+            its process, and before the assert-style tests in theirs.
+        comparison: How outputs are compared where there is no checker.
+
+    Raises:
+        UsageError: No tests; a bound out of range; tests that call without an entry point, or whose
+            arguments are no plain data.
+    """
+
+    tests: tuple[Test, ...]
+    entry_point: str | None = None
+    time_limit_s: float = 6.0
+    memory_mb: int = 1024
+    checker: Checker | None = None
+    prelude: str = ""
+    comparison: Comparison = field(default_factory=Comparison)
+
+    def __post_init__(self) -> None:
+        if not self.tests:
+            raise UsageError("a problem without tests: every program would pass")
+        if not (math.isfinite(self.time_limit_s) and self.time_limit_s > 0):
+            raise UsageError(f"time_limit_s must be above 0, got {self.time_limit_s!r}")
+        if self.memory_mb < MIN_MEMORY_MB:
+            raise UsageError(f"memory_mb must be at least {MIN_MEMORY_MB}, got {self.memory_mb!r}")
+        for number, test in enumerate(self.tests, start=1):
+            needs_name = isinstance(test, CallTest) or (
+                isinstance(test, AssertTest) and re.search(r"^def check\(", test.code, re.M)
+            )
+            if needs_name and not self.entry_point:
+                raise UsageError(f"test {number} calls a function; name it: entry_point")
+            if isinstance(test, CallTest):
+                try:
+                    plain.encode(test.args)
+                except plain.NotPlain as error:
+                    raise UsageError(f"args of test {number}: {error}") from error
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "CodeProblem":
+        """Read a problem from decoded JSON.
+
+        Args:
+            data: ``tests``, a list of ``{"stdin", "stdout"}``, ``{"args", "expected"}`` or
+                ``{"check"}`` (assert-style code); and any of ``entry_point``, ``time_limit_s``,
+                ``memory_mb``, ``prelude``, ``comparison`` (``tolerance``, ``match_lines``,
+                ``match_case``).
+
+        Raises:
+            UsageError: Another form, in one line that shows what is wrong.
+        """
+        kinds: dict[str, Any] = {
+            "tests": list,
+            "entry_point": str | None,
+            "time_limit_s": int | float,
+            "memory_mb": int,
+            "prelude": str,
+            "comparison": dict,
+        }
+        fields = _checked(data, kinds, "a problem")
+        if "tests" not in fields:
+            raise UsageError("a problem needs tests")
+        fields["tests"] = tuple(
+            _test_of(test, f"test {number}") for number, test in enumerate(fields["tests"], 1)
+        )
+        if "comparison" in fields:
+            kinds = {"tolerance": int | float, "match_lines": bool, "match_case": bool}
+            fields["comparison"] = Comparison(
+                **_checked(fields["comparison"], kinds, "a comparison")
+            )
+        return cls(**fields)
+
+
+def _test_of(data: Any, where: str) -> Test:
+    for cls, kinds in FORMS.items():
+        if isinstance(data, Mapping) and data.keys() == kinds.keys():
+            values = _checked(data, kinds, where)
+            return cls(
+                *(tuple(values[key]) if kinds[key] is list else values[key] for key in kinds)
+            )
+    forms = " or ".join("{" + ", ".join(kinds) + "}" for kinds in FORMS.values())
+    found = "{" + ", ".join(data) + "}" if isinstance(data, Mapping) else repr(data)
+    raise UsageError(f"{where} is {found}, and should be {forms}")
+
+
+def _checked(data: Any, kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Known keys with values of their kinds."""
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{what} is a JSON object, got {type(data).__name__}")
+    for key, value in data.items():
+        if key not in kinds:
+            raise UsageError(f"{what} has no {key!r}{nearest(key, kinds)}")
+        is_number = kinds[key] in (int, int | float)
+        if not isinstance(value, kinds[key]) or (is_number and isinstance(value, bool)):
+            raise UsageError(f"{what}: {key} may not be {value!r}")
+    return dict(data)

@@ -1,0 +1,9 @@
+"""A sandbox for programs nobody has read: bubblewrap around a warm interpreter that forks.
+
+``worker`` is the outside: it starts a sandbox and hands it jobs. ``bubblewrap`` says what a sandbox
+can see. ``inside`` is the code that runs in there.
+"""
+
+from gradmass.rewards.sandbox.worker import Ended, Isolation, Limits, SandboxLost, Worker
+
+__all__ = ["Ended", "Isolation", "Limits", "SandboxLost", "Worker"]

@@ -1,0 +1,265 @@
+"""One sandbox, seen from outside: start it, hand it jobs, end it."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from gradmass.rewards.sandbox import bubblewrap
+from gradmass.rewards.sandbox.inside import wire
+
+Isolation = Literal["bubblewrap", "process"]
+Role = Literal["script", "serve", "check"]
+
+INSIDE = Path(__file__).parent / "inside"
+GRACE_S = 5.0
+"""How much longer than its limit a job may seem to run before its sandbox counts as broken."""
+START_S = 30.0
+END_S = 2.0
+FILE_MB = 16
+TMP_MB = 64
+STDERR_BYTES = 4096
+FIRST_UID, NUM_UIDS = 64000, 900
+_slots = itertools.count(os.getpid())
+
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    # The same order of sets and the same draws for every program.
+    "PYTHONHASHSEED": "0",
+    # Libraries that reserve memory for each core run out of it on machines with many.
+    "MALLOC_ARENA_MAX": "2",
+    **{
+        f"{name}_NUM_THREADS": "1"
+        for name in ("OPENBLAS", "OMP", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
+    },
+}
+
+
+class SandboxLost(Exception):
+    """The sandbox ended or does not answer; nothing is known about the program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one process of a program may use.
+
+    Args:
+        wall_s: Seconds until it is killed.
+        memory_mb: Its address space in MiB, interpreter (about 40) and stacks included.
+    """
+
+    wall_s: float
+    memory_mb: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a job ended.
+
+    Args:
+        code: Its exit code, or the negative number of the signal that killed it; None where the
+            sandbox ended it.
+        forced: "timeout", or "stopped" on the host's word; None where it ended by itself.
+        seconds: Wall time.
+        cpu_s: Processor time.
+        stdout: What it wrote.
+        stderr: The end of what it wrote there.
+        is_full: It wrote as much as it could write, and may have wanted to write more.
+        refused: Limits that this platform does not know.
+    """
+
+    code: int | None
+    forced: str | None
+    seconds: float
+    cpu_s: float
+    stdout: bytes
+    stderr: str
+    is_full: bool
+    refused: Sequence[str] = ()
+
+
+class Worker:
+    """A sandbox with a warm interpreter that forks a jailed process for each job.
+
+    Args:
+        isolation: "bubblewrap", or the weaker "process".
+        packages: Installed distributions that programs may import.
+
+    Raises:
+        UsageError: Bubblewrap or a package is not installed.
+        SandboxLost: The sandbox does not start.
+    """
+
+    def __init__(self, isolation: Isolation, packages: Sequence[str]) -> None:
+        self._log = tempfile.TemporaryFile()
+        self._files: list[IO[bytes]] = []
+        self._control, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            _command(isolation, packages, theirs.fileno()),
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            self._check()
+        except SandboxLost as error:
+            said = self._said()
+            self.close()
+            raise SandboxLost(f"the sandbox does not start: {said or error}") from error
+
+    def _check(self) -> None:
+        """Have a known program right before any other is judged."""
+        program = "import threading\nthreading.Thread(target=print, args=(6 * 7,)).start()"
+        limits = Limits(wall_s=START_S, memory_mb=1024)
+        ended = self.run("script", {"prelude": "", "program": program}, limits)
+        if (ended.code, ended.stdout) != (0, b"42\n"):
+            raise SandboxLost(f"a known program fails: {ended.stderr or ended}")
+        if ended.refused:
+            warnings.warn(
+                f"this platform does not limit {', '.join(ended.refused)} of programs", stacklevel=2
+            )
+
+    def run(self, role: Role, spec: Mapping[str, Any], limits: Limits, stdin: str = "") -> Ended:
+        """Run a job to its end.
+
+        Raises:
+            SandboxLost: The sandbox is of no more use.
+        """
+        self.begin(role, spec, limits, stdin=stdin)
+        return self.end()
+
+    def begin(
+        self,
+        role: Role,
+        spec: Mapping[str, Any],
+        limits: Limits,
+        *,
+        stdin: str = "",
+        channel: socket.socket | None = None,
+    ) -> None:
+        """Start a job; ``end`` has to follow."""
+        contents = (json.dumps(spec).encode(), stdin.encode("utf-8", "surrogatepass"), b"", b"")
+        self._files = [_memory_file(content) for content in contents]
+        fds = [file.fileno() for file in self._files]
+        if channel is not None:
+            fds.append(channel.fileno())
+        bounds = {
+            "memory_mb": limits.memory_mb,
+            # The clock on the wall is the limit; this one stops what many threads burn.
+            "cpu_s": int(limits.wall_s) + 2,
+            "file_mb": FILE_MB,
+            "tmp_mb": TMP_MB,
+        }
+        self._deadline = time.monotonic() + limits.wall_s + GRACE_S
+        self._send({"role": role, "wall_s": limits.wall_s, "bounds": bounds}, fds)
+
+    def stop(self) -> None:
+        """End the job that runs, if it still does."""
+        self._send({"stop": True})
+
+    def end(self) -> Ended:
+        """Wait for the end of the job.
+
+        Raises:
+            SandboxLost: The sandbox is of no more use.
+        """
+        try:
+            self._control.settimeout(None)
+            reply, _ = wire.receive(self._control, deadline=self._deadline)
+        except (OSError, EOFError, ValueError) as error:
+            raise SandboxLost(self._said() or f"it does not answer ({error})") from error
+        stdout, stderr = self._files[2:4]
+        size = os.fstat(stdout.fileno()).st_size
+        said = os.fstat(stderr.fileno()).st_size
+        tail = os.pread(stderr.fileno(), STDERR_BYTES, max(0, said - STDERR_BYTES))
+        output = os.pread(stdout.fileno(), FILE_MB << 20, 0)
+        for file in self._files:
+            file.close()
+        if "error" in reply:
+            raise SandboxLost(reply["error"])
+        return Ended(
+            code=reply.get("status"),
+            forced=reply["forced"],
+            seconds=reply["seconds"],
+            cpu_s=reply["cpu_s"],
+            stdout=output,
+            stderr=tail.decode("utf-8", "replace"),
+            is_full=max(size, said) >= FILE_MB << 20,
+            refused=tuple(reply.get("refused", ())),
+        )
+
+    def interrupt(self) -> None:
+        """Make the sandbox end itself and what it runs; may be called from any thread."""
+        # Where it is closed already there is nothing to end.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """See the sandbox end, by itself or by force, and leave nothing open."""
+        self.interrupt()
+        try:
+            self._process.wait(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for file in (self._control, self._log, *self._files):
+            file.close()
+
+    def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        self._control.settimeout(GRACE_S)
+        try:
+            wire.send(self._control, message, fds)
+        except OSError as error:
+            raise SandboxLost(f"it takes no job ({error})") from error
+
+    def _said(self) -> str:
+        """The last line it wrote to its own error stream, if any."""
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _command(isolation: Isolation, packages: Sequence[str], control_fd: int) -> list[str]:
+    is_isolated = isolation == "bubblewrap"
+    words = bubblewrap.command(packages, INSIDE) if is_isolated else []
+    folder = bubblewrap.CODE if is_isolated else str(INSIDE.parent)
+    is_root = is_isolated and os.geteuid() == 0
+    settings = {
+        "is_isolated": is_isolated,
+        "uid": FIRST_UID + next(_slots) % NUM_UIDS if is_root else None,
+        "packages": [bubblewrap.PACKAGES] if is_isolated else bubblewrap.folders_of(packages),
+    }
+    start = (
+        f"import sys, json; sys.path.insert(0, {folder!r}); from inside.zygote import main; "
+        f"main({control_fd}, json.loads({json.dumps(settings)!r}))"
+    )
+    # Neither this environment's packages nor its variables, nor bytecode written anywhere.
+    return [*words, bubblewrap.interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", start]
+
+
+def _memory_file(content: bytes) -> IO[bytes]:
+    """An open file without a name, which starts with this content and is read from its start."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = open(os.memfd_create("gradmass", os.MFD_CLOEXEC), "r+b", buffering=0)
+    else:
+        file = tempfile.TemporaryFile(buffering=0)
+    file.write(content)
+    file.seek(0)
+    return file
