@@ -4,7 +4,9 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import gradmass
 from gradmass.registry import nearest
@@ -22,6 +24,7 @@ COMMANDS = {
 }
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}
+PACKAGE = Path(gradmass.__file__).parent
 USER_MODULE = "gradmass_user_"
 """How the registry names the module of a file that a recipe points at."""
 
@@ -29,6 +32,7 @@ USER_MODULE = "gradmass_user_"
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 0, with 2 on input that cannot be used, 130 on Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    python_format, warnings.formatwarning = warnings.formatwarning, _format_warning
     try:
         code = _dispatch(arguments)
         _flush()
@@ -44,12 +48,23 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         print(f"gradmass: error: {' '.join(message.splitlines())}", file=sys.stderr)
         code = 2
+    finally:
+        warnings.formatwarning = python_format
     try:
         _flush()
     except OSError:
         # What cannot be written goes nowhere, or Python would try again and complain as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What this package warns of, in one line; anything else with its place, as Python does."""
+    if issubclass(category, UserWarning) and Path(filename).is_relative_to(PACKAGE):
+        return f"gradmass: warning: {' '.join(str(message).splitlines())}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _flush() -> None:

@@ -140,8 +140,7 @@ def _as_json(task: Task, found: Audit) -> dict[str, Any]:
 
 def _lines(task: Task, found: Audit) -> list[str]:
     """The report for a person."""
-    fields = ", ".join(f"{k} = {v!r}" for k, v in to_tables(task).items() if k in ("type", "path"))
-    lines = [f"audit of {fields}", ""]
+    lines = [f"audit of {_label(task)}", ""]
     for name, split in found.splits.items():
         count = f"{split.num_problems:,}" if split.is_all else f"the first {split.num_problems:,}"
         lines.append(f"  {name}: {count} problems")
@@ -160,12 +159,23 @@ def _lines(task: Task, found: Audit) -> list[str]:
     return [*lines, "", *_numbers(found), "", "passed" if found.is_passed else "failed"]
 
 
+def _label(task: Task) -> str:
+    """A task with the fields that were set."""
+    shown = [
+        f"{f.name} = {getattr(task, f.name)!r}"
+        for f in dataclasses.fields(task)
+        if getattr(task, f.name) != f.default
+    ]
+    return ", ".join([f"task {task.spec or task.name}", *shown])
+
+
 def _numbers(found: Audit) -> list[str]:
     lines = []
     if found.num_golds:
         share = found.num_unscorable / found.num_golds
         lines.append(f"  {share:.1%} of {found.num_golds:,} golds cannot be scored")
-        lines.append(f"  {found.num_shared / found.num_golds:.1%} are right for the next problem too")
+        shared = found.num_shared / found.num_golds
+        lines.append(f"  {shared:.1%} of them are right for the next problem too")
     if found.num_without_gold:
         lines.append(f"  {found.num_without_gold:,} audited problems have no gold to try")
     if found.num_lookalike:

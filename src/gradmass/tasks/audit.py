@@ -32,7 +32,7 @@ NUM_THREADS = 4
 NUM_REPEATED = 50
 """Answers of each kind that are judged again in another order and from several threads."""
 AT_ONCE = 64
-SCAN_S = 10.0
+SCAN_S = 3.0
 """Seconds for which problems beyond the audited ones are drawn, where they come from no file."""
 NUM_EXAMPLES = 5
 
@@ -87,7 +87,7 @@ class Audit:
         num_without_gold: Audited problems without one.
         num_unscorable: Golds whose verdict was an error of the machinery or of the gold itself.
         num_lookalike: Test problems that differ from a training problem in case, white space or
-            punctuation alone.
+            the punctuation of sentences alone.
         num_shared: Golds that are right for the next problem too, of ``num_golds``.
         seconds_per_verdict: Wall time of all verdicts over their number.
         slowest_s: The longest verdict, where the task measures them.
@@ -274,8 +274,8 @@ def _problems(
 
 
 def _loosely(text: str) -> str:
-    """A text without case, white space and punctuation."""
-    return re.sub(r"\W+", "", text.casefold())
+    """A text without its case and the punctuation of sentences; that of formulas counts."""
+    return " ".join(re.sub(r"[.,;:!?'\"`$]", " ", text.casefold()).split())
 
 
 def _num_tests(task: Task, scans: dict[str, SplitScan]) -> int:

@@ -62,7 +62,7 @@ class ReasoningGym(Task):
     options: str = ""
     """Fields of the dataset's own configuration, as in TOML: "min_numbers = 3, max_numbers = 4"."""
     seed: int = 0
-    """Seed of the dataset."""
+    """Seed of the dataset; most draw item i from seed + i, so seeds closer than size share items."""
     size: int = 10_000
     """Items drawn, of which both splits are made."""
     test_share: float = 0.1

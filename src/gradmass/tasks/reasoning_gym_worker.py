@@ -6,6 +6,7 @@ their items follow Python's hash seed, which is fixed for these processes alone.
 
 import base64
 import io
+import json
 import os
 import pickle
 import sys
@@ -80,7 +81,8 @@ def make_dataset(name: str, options: str, seed: int, size: int) -> Any:
             )
     try:
         config = config_class(**fields)
-        config.validate()
+        if hasattr(config, "validate"):
+            config.validate()
         return make(config=config)
     except (AssertionError, TypeError, ValueError) as error:
         given = f"size = {size}" + (f", {options}" if options else "")
@@ -145,5 +147,9 @@ def example_answer(entry: Mapping[str, Any]) -> str | None:
     """An answer to an item that is right: the stored one, or an example in its metadata."""
     if entry["answer"] is not None:
         return str(entry["answer"])
-    found = [entry["metadata"][name] for name in EXAMPLES if name in entry["metadata"]]
-    return str(found[0]) if found else None
+    for name in EXAMPLES:
+        if name in entry["metadata"]:
+            example = entry["metadata"][name]
+            # Where the example is a mapping, the question asks for JSON.
+            return example if isinstance(example, str) else json.dumps(example)
+    return None
