@@ -21,6 +21,7 @@ COMMANDS = {
     "audit": "ask whether a task's verifier can be trusted",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
+    "verify": "judge one answer",
 }
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}

@@ -2,12 +2,18 @@
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gradmass.types import UsageError
 
-BOX = re.compile(r"\\[bf]box(?:ed)?(?![a-zA-Z])\s*")
-BOX_END = re.compile(r"\$|\\\)|\\\]|\n|$")
-BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+BETWEEN = re.compile(
+    r"(?:[\s$]|\\[(),\][; ]|\\q?quad(?![a-z])|(?P<joins>[,;]|\\text\s*\{\s*(?:and|or)\s*\}|and|or))*"
+)
+BARE_END = re.compile(r"\$|\\\)|\\\]|\n|$")
+TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*\{?)|\\.|[{}]", re.DOTALL)
+MAX_BARE = 200
+"""Characters that a box without braces may hold."""
 MATH = re.compile(r"\\[\s\S]|\$\$?")
 ANSWER = re.compile(
     r"####|\b(?:final\s+)?answer\b\s*(?:is\s*[:=]?|[:=])|^\W*(?:final\s+)?answer\W*$", re.IGNORECASE
@@ -20,30 +26,64 @@ NUMBER = re.compile(
 OPEN, CLOSE = "<think>", "</think>"
 
 
+class _Open(NamedTuple):
+    """A brace that is not closed yet."""
+
+    is_box: bool
+    start: int
+    inside: int
+
+
 def last_box(text: str) -> str | None:
     r"""What the last ``\boxed{...}`` (or ``\fbox``) holds; None where it does not close.
 
-    Without braces, as in ``\boxed 5``, it reaches to the end of the formula or line.
+    Boxes with nothing but a comma, ``and`` or ``or`` between them are one answer. Without braces, as
+    in ``\boxed 5``, a box reaches to the end of the formula or line.
 
     >>> last_box(r"\boxed{7} no: \boxed{\frac{1}{2}}")
     '\\frac{1}{2}'
+    >>> last_box(r"\boxed{-1} and \boxed{5}")
+    '-1, 5'
     >>> last_box(r"\boxed{7} no: \boxed{\frac{1}{")
     """
-    found = None
-    for found in BOX.finditer(text):  # noqa: B007, the last one counts
-        pass
-    if found is None:
-        return None
-    start = found.end()
-    if not text.startswith("{", start):
-        end = BOX_END.search(text, start)
-        return text[start : end.start()] if end is not None else None
-    depth = 0
-    for brace in BRACES.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
-        if depth == 0:
-            return text[start + 1 : brace.start()]
-    return None
+    answers: list[str] = []
+    last_end = 0
+    for start, end, content in _boxes(text):
+        between = BETWEEN.fullmatch(text, last_end, start)
+        if between is None or between["joins"] is None:
+            answers = []
+        if content is None:
+            return None
+        answers.append(content)
+        last_end = end
+    return ", ".join(answers) if answers else None
+
+
+def _boxes(text: str) -> list[tuple[int, int, str | None]]:
+    """Start, end and content of the boxes without a box inside, in order; None if one is open.
+
+    One pass, whatever is nested in what.
+    """
+    opened: list[_Open] = []
+    last_start = -1
+    found: list[tuple[int, int, str | None]] = []
+    for token in TOKEN.finditer(text):
+        word = token.group()
+        if word == "{":
+            opened.append(_Open(False, token.start(), token.end()))
+        elif word == "}":
+            if opened and (last := opened.pop()).is_box and last.start == last_start:
+                found.append((last.start, token.end(), text[last.inside : token.start()]))
+        elif token["box"]:
+            last_start = token.start()
+            if word.endswith("{"):
+                opened.append(_Open(True, token.start(), token.end()))
+            else:
+                end = BARE_END.search(text, token.end(), token.end() + MAX_BARE)
+                stop = token.end() + MAX_BARE if end is None else end.start()
+                found.append((token.start(), stop, text[token.end() : stop]))
+    found += [(last.start, len(text), None) for last in opened if last.is_box and last.start == last_start]
+    return sorted(found, key=lambda box: box[0])
 
 
 def last_box_or_all(text: str) -> str | None:

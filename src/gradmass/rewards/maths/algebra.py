@@ -211,7 +211,7 @@ def same_zero_set(gold: Any, answer: Any, *, keeps_sign: bool) -> bool | None:
 def relation_set(text: str) -> Any:
     """The real numbers for which an inequality in one variable holds; None if it is no such."""
     try:
-        relation = parse(text)
+        relation = _without_functions(parse(text))
         variables = relation.free_symbols
         if len(variables) != 1 or not hasattr(relation, "as_set"):
             return None

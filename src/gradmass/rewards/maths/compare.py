@@ -1,5 +1,6 @@
 r"""Whether an answer is the gold answer. The gold says what kind of answer is asked for."""
 
+import itertools
 import re
 from fractions import Fraction
 from typing import Any
@@ -20,7 +21,7 @@ from gradmass.rewards.maths.forms import (
     Words,
     same_ratio,
 )
-from gradmass.rewards.maths.notation import split_top, words
+from gradmass.rewards.maths.notation import split_top, unwrap_text, words
 from gradmass.rewards.maths.numbers import Literal, same_number
 from gradmass.rewards.maths.units import conversion
 
@@ -118,7 +119,7 @@ def _same_choice(gold: Form, answer: Form) -> bool:
         return is_same and (not both_say or same_form(gold.rest, answer.rest))
     choice, other = (gold, answer) if isinstance(gold, Choice) else (answer, gold)
     assert isinstance(choice, Choice)
-    if isinstance(other, Value) and other.text.strip() == choice.letter:
+    if isinstance(other, Value) and unwrap_text(other.text) == choice.letter:
         return True
     if isinstance(other, Words) and other.text == choice.letter.lower():
         return True
@@ -195,7 +196,8 @@ def _same_group(gold: Group, answer: Group) -> bool:
         return is_same_kind and _same_items(gold.items, answer.items)
     if any(item == Words("ldots") for group in (gold, answer) for item in group.items):
         return _same_items(gold.items, answer.items)
-    if "set" in (gold.kind, answer.kind) and gold.kind == "set":
+    is_repeated = any(same_form(a, b) for a, b in itertools.combinations(gold.items, 2))
+    if gold.kind == "set" or not is_repeated:
         return all(any(same_form(g, a) for a in answer.items) for g in gold.items) and all(
             any(same_form(g, a) for g in gold.items) for a in answer.items
         )

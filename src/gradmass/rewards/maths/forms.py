@@ -30,6 +30,7 @@ NAME = re.compile(
     r"\\?[a-zA-Z]+(?:_\{?\w+\}?)?'?(?:\s*\([\w, ]+\))?|\\(?:angle|text|mathrm|overline)\s*\{?[^=]*"
     r"|[a-zA-Z][a-zA-Z ]+|\|?[A-Z]{2}\|?|\([a-zA-Z](?:_\{?\w+\}?)?(?:\s*,\s*[a-zA-Z](?:_\{?\w+\}?)?)+\)"
 )
+LABELS = re.compile(r"\\[a-zA-Z]+|_\{[^{}]*\}|_\w")
 RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
 BASE = re.compile(r"(?P<digits>[0-9A-Z]+)_\{?(?:\\text\{)?\s*(?P<base>\d+|[a-z]+)\s*\}*")
 CHOICE = re.compile(r"(?:\(\s*([A-J])\s*\)|([A-J])\s*[).:])\s*(?P<rest>\S.*)?", re.DOTALL)
@@ -132,6 +133,8 @@ def _read(text: str, depth: int) -> Form:
 
 def _read_parts(text: str, depth: int) -> Form:
     parts, joiners = split_top(text, SEPARATOR)
+    if "," in joiners and ";" in joiners:  # x = 1, y = 2; x = 3, y = 4
+        parts, joiners = split_top(text, re.compile(";"))
     if len(parts) > 1:
         joiner = "or" if any(re.search("or|vee", j) for j in joiners) else "and"
         return Group("list", _items(parts, depth), "", joiner)
@@ -158,7 +161,8 @@ def _items(parts: list[str], depth: int) -> tuple[Form, ...]:
     items: list[Form] = []
     for part in parts:
         form = _read(part, depth + 1)
-        items += form.items if isinstance(form, Group) and form.kind == "list" else [form]
+        is_two = isinstance(form, Group) and form.kind == "list" and re.search(r"\\[pm]{2}", part)
+        items += form.items if is_two and isinstance(form, Group) else [form]
     return tuple(items)
 
 
@@ -170,15 +174,15 @@ def _both_signs(text: str, depth: int) -> tuple[Form, ...]:
 
 def _bracketed(left: str, inside: str, right: str, text: str, depth: int) -> Form:
     parts, _ = split_top(inside, re.compile("[,;]"))
-    if left == r"\{":
+    if left == r"\{" or (left == "{" and len(parts) > 1):
         condition = split_top(inside, BUILDER)[0]
         if len(condition) == 2 and SIGN.search(condition[1]):
             return _read(condition[1], depth + 1)
-        return Group("set", _items(parts, depth) if inside else (), left + right)
+        return Group("set", _items(parts, depth) if inside else (), r"\{\}")
     if len(parts) > 1:
         if r"\pm" in inside or r"\mp" in inside:
             return Group("list", _both_signs(text, depth), "", "or")
-        left, right = ("(", ")") if left in (r"\langle", "{") else (left, right)
+        left, right = ("(", ")") if left == r"\langle" else (left, right)
         return Group("tuple", tuple(_read(p, depth + 1) for p in parts), left + right)
     return _read(inside, depth + 1) if left + right in ("()", "{}", "[]") else _value(text, text, "")
 
@@ -197,7 +201,7 @@ def _relation(parts: list[str], signs: list[str], text: str, depth: int) -> Form
         return Inequality(text)
     if not parts[0]:
         return _read("=".join(parts[1:]), depth + 1)
-    name = re.sub(r"\s", "", parts[0]) if NAME.fullmatch(parts[0]) else ""
+    name = re.sub(r"\s", "", parts[0]) if is_name(parts[0]) else ""
     value = _read(parts[-1], depth + 1)
     if isinstance(value, Group) and value.kind == "list":  # x = 1 \pm \sqrt{2}
         return value
@@ -220,6 +224,19 @@ def _value(text: str, body: str, unit: str) -> Form:
     if isinstance(parsed, (bool,)) or parsed.is_Matrix is None:
         raise UnreadableError(f"no value: {text[:80]}")
     return value
+
+
+def is_name(text: str) -> bool:
+    r"""Whether the left side of an equation names what the right side is the value of.
+
+    A symbol, f(x), words, a tuple of symbols, or anything of capital letters alone, as lengths,
+    angles and areas are called.
+
+    >>> [is_name(text) for text in ("x", "f(x)", r"\frac{AB}{CD}", r"\text{Area}", "x + y", "2x")]
+    [True, True, True, True, False, False]
+    """
+    letters = re.sub("[^a-zA-Z]", "", LABELS.sub("", text))
+    return bool(NAME.fullmatch(text)) or letters.isupper()
 
 
 def is_words(text: str) -> bool:

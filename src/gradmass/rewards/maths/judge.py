@@ -48,11 +48,11 @@ def judge(gold: str, answer: str) -> Generator[str, None, Judgement]:
 
     for name, text, outcome in (("gold", gold, "error"), ("answer", answer, "unparsed")):
         if len(text) > MAX_LENGTH:
-            return outcome, f"{name} of {len(text):,} characters, {MAX_LENGTH:,} are read"
+            return outcome, f"{name} of {len(text):,} characters: too long, {MAX_LENGTH:,} are read"
     try:
         gold_form = _read_gold(gold)
     except UnreadableError as error:
-        return "error", f"gold {_short(gold)!r}: {error}"
+        return "error", f"the gold cannot be read: {error}"
     yield "gold"
     if _squeezed(gold) == _squeezed(answer):
         return "right", _short(answer)

@@ -23,7 +23,7 @@ REWRITES: list[tuple[re.Pattern[str], str]] = [
         (r"\\(?:displaystyle|textstyle|limits|nolimits|rm|bf|it)(?![a-zA-Z])\s*", ""),
         (r"(?<=\d)(?:\{,\}|,\\!\s*|\\,)(?=\d{3})", ""),
         (r"\\!\s*", ""),
-        (r"\\(?:[,;:> ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z])|hspace\s*\{[^{}]*\})|~", " "),
+        (r"(?<!\\)\\(?:[,;:> ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z])|hspace\s*\{[^{}]*\})|~", " "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\(?:geqslant|geq|ge)(?![a-zA-Z])|>=", r"\\ge "),
         (r"\\(?:leqslant|leq|le)(?![a-zA-Z])|<=", r"\\le "),

@@ -49,7 +49,7 @@ def _table() -> dict[str, tuple[str, Fraction]]:
 
 TABLE = _table()
 """Dimension and size of each unit, by its spellings in the singular, in small letters."""
-TEXT = r"\\(?:text|mathrm|mbox|textrm|textbf|mathbf|operatorname)\s*\{([^{}]*)\}"
+TEXT = r"\\(?:text[a-z]*|mathrm|mbox|mathbf|operatorname)\s*\{([^{}]*)\}"
 POWER = r"(?:\s*\^\s*\{?\s*([23])\s*\}?)?"
 TAIL_TEXT = re.compile(rf"^(?P<body>.*[^\s\\])\s*{TEXT}{POWER}$", re.DOTALL)
 TAIL_WORDS = re.compile(

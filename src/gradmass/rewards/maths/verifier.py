@@ -92,14 +92,14 @@ class MathsVerifier:
         """
         if len(golds) != len(completions):
             raise UsageError(f"{len(golds)} golds for {len(completions)} completions")
-        verdicts = [
+        found = [
             self._extract(gold, completion)
             for gold, completion in zip(golds, completions, strict=True)
         ]
         # The rollouts of a group often agree: every pair is judged once.
-        pairs = list(dict.fromkeys(v for v in verdicts if not isinstance(v, Verdict)))
+        pairs = list(dict.fromkeys(pair for pair in found if not isinstance(pair, Verdict)))
         judged = dict(zip(pairs, self._judge(pairs), strict=True))
-        return [v if isinstance(v, Verdict) else judged[v] for v in verdicts]
+        return [pair if isinstance(pair, Verdict) else judged[pair] for pair in found]
 
     def close(self) -> None:
         """End the worker processes. Closing twice is fine."""
@@ -115,18 +115,27 @@ class MathsVerifier:
         bare_gold = extract(gold, GOLD_BOX, "count")
         seconds = time.perf_counter() - start
         if bare_gold is None:
-            return Verdict(Outcome.ERROR, "the gold is empty", seconds)
+            return Verdict(Outcome.ERROR, f"no answer in the gold {gold!r}"[:80], seconds)
         if answer is None:
-            return Verdict(Outcome.UNPARSED, f"no answer by {self._extraction}", seconds)
+            return Verdict(Outcome.UNPARSED, self._no_answer(bare_gold, completion), seconds)
         return bare_gold, answer
 
+    def _no_answer(self, gold: str, completion: str) -> str:
+        """Why there is no answer; says so where the right number stands in another format."""
+        for rule in OTHER_RULES:
+            other = extract(completion, rule, self._thinking)
+            if other is not None and shortcut(gold, other) == ("right", other):
+                return f"no answer by {self._extraction}; by {rule} it is right: {other}"
+        return f"no answer by {self._extraction}"
+
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        """A verdict for each gold and answer: at once for plain numbers, else by the workers."""
         verdicts: list[Verdict | None] = []
         for gold, answer in pairs:
             start = time.perf_counter()
             found = shortcut(gold, answer)
             seconds = time.perf_counter() - start
-            verdicts.append(found and Verdict(Outcome(found[0]), found[1], seconds))
+            verdicts.append(None if found is None else Verdict(Outcome(found[0]), found[1], seconds))
         rest = [list(pair) for pair, found in zip(pairs, verdicts, strict=True) if found is None]
         replies = iter(self._pool.map(rest))
         return [verdict_of(next(replies)) if v is None else v for v in verdicts]
