@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
 ) -> str:
     """What this package warns of, in one line; anything else with its place, as Python does."""
     if issubclass(category, UserWarning) and Path(filename).is_relative_to(PACKAGE):

@@ -103,7 +103,12 @@ def test_a_sound_task_passes_every_check():
         ("cut", "golds cut in half are not", 20, "10: '[2' is right"),
         ("empty", "junk is not right", 40, "10: '' is right"),
         ("down", "junk can be scored", 20, "10: 'I do not know.' is error (no worker)"),
-        ("thread", "order and threads change nothing", 80, "10: '[20]' is right, in a thread timeout"),
+        (
+            "thread",
+            "order and threads change nothing",
+            80,
+            "10: '[20]' is right, in a thread timeout",
+        ),
         ("repeated", "no problem is there twice", 1, "train: 12"),
         ("overlap", "no test problem is trained on", 1, "test: 13"),
     ],
@@ -123,7 +128,10 @@ def test_a_verifier_that_depends_on_the_order_is_found():
 def test_problems_without_golds_are_counted_and_the_rest_is_checked():
     found = run("no golds")
     assert (found.num_golds, found.num_without_gold, found.is_passed) == (0, 20, True)
-    assert dict(zip(CHECKS, (c.num_checked for c in found.checks), strict=True))["golds are right"] == 0
+    assert (
+        dict(zip(CHECKS, (c.num_checked for c in found.checks), strict=True))["golds are right"]
+        == 0
+    )
 
 
 def test_test_problems_that_look_like_training_problems_are_counted():

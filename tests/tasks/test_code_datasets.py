@@ -96,7 +96,9 @@ def test_livecodebench_has_public_tests_then_private_ones():
     assert [test["stdin"] for test in task.tests(ratio.data)] == ["4\n", "16\n", "1\n"]
     assert task.tests(pair.data)[0] == {"args": [[3, 1, 2], 10], "expected": [11, 13]}
     assert sums.prompt.endswith("print the sum on its own line." + READS + BLOCK)
-    assert "Start from this code:\n```python\nclass Solution:\n    def pairWithOffset" in pair.prompt
+    assert (
+        "Start from this code:\n```python\nclass Solution:\n    def pairWithOffset" in pair.prompt
+    )
 
 
 # The fixture's answers with the verdicts that LiveCodeBench's own grader gave them.
@@ -116,7 +118,9 @@ def test_livecodebench_programs_are_judged_with_the_imports_that_it_gives_them()
 
 
 def test_a_problem_whose_private_tests_do_not_decode_is_unscorable_and_found_by_the_audit(tmp_path):
-    rows = [json.loads(line) for line in (DATA / "livecodebench/test6.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (DATA / "livecodebench/test6.jsonl").read_text().splitlines()
+    ]
     rows[0]["private_test_cases"] = "eJxr"
     file = tmp_path / "test.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
@@ -180,14 +184,22 @@ def contest_row(**fields):
     ("name", "row", "message"),
     [
         ("code_contests", contest_row(public_tests={"input": [], "output": []}), "has no tests"),
-        ("code_contests", contest_row(input_file="in.txt"), "uses the file 'in.txt' in place of st"),
+        (
+            "code_contests",
+            contest_row(input_file="in.txt"),
+            "uses the file 'in.txt' in place of st",
+        ),
         (
             "code_contests",
             contest_row(public_tests={"input": ["1"], "output": []}),
             "field 'public_tests' must hold the lists input and output, equally long",
         ),
         ("taco", {"question": "q", "solutions": "", "input_output": ""}, "has no tests"),
-        ("taco", {"question": "q", "solutions": "", "input_output": "{"}, "'input_output' is no JSON"),
+        (
+            "taco",
+            {"question": "q", "solutions": "", "input_output": "{"},
+            "'input_output' is no JSON",
+        ),
         (
             "taco",
             {"question": "q", "solutions": "", "input_output": '{"inputs": [], "outputs": []}'},

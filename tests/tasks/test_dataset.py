@@ -14,7 +14,7 @@ from gradmass.tasks.dataset import is_held_out, question_key, verdict_of
 from gradmass.types import UsageError
 
 QUESTIONS = [f"What is {i} + {i}?" for i in range(400)]
-REWARD = '''
+REWARD = """
 from gradmass.rewards import Outcome, Verdict
 
 def exact(completion, problem):
@@ -28,7 +28,7 @@ def absent(completion, problem):
 
 def broken(completion, problem):
     return {}["key"]
-'''
+"""
 
 
 def jsonl(path, rows) -> str:
@@ -195,7 +195,9 @@ def test_the_filter_keeps_training_problems_within_the_rates_ends_included(
         if 2 <= i % 10 <= 7 and not is_held_out(question_key(q), 0.25)
     ]
     # The benchmark stays what it is.
-    assert len(questions(task, "test")) == len(questions(make(data, reward, test_share=0.25), "test"))
+    assert len(questions(task, "test")) == len(
+        questions(make(data, reward, test_share=0.25), "test")
+    )
 
 
 def test_problems_without_a_solve_rate_are_left_out_and_told(tmp_path, data, reward):
@@ -211,8 +213,14 @@ def test_problems_without_a_solve_rate_are_left_out_and_told(tmp_path, data, rew
     [
         ({"problem_id": "a"}, "row 1: has no field 'solve_rate' or 'correct' or 'verdict'"),
         ({"solve_rate": 0.5}, "row 1: has no field 'problem_id'"),
-        ({"problem_id": "a", "solve_rate": 1.5}, r"solve_rate must be a number in \[0, 1\], got 1.5"),
-        ({"problem_id": "a", "solve_rate": "x"}, r"solve_rate must be a number in \[0, 1\], got 'x'"),
+        (
+            {"problem_id": "a", "solve_rate": 1.5},
+            r"solve_rate must be a number in \[0, 1\], got 1.5",
+        ),
+        (
+            {"problem_id": "a", "solve_rate": "x"},
+            r"solve_rate must be a number in \[0, 1\], got 'x'",
+        ),
         ({"problem_id": "a", "correct": 0.5}, "correct must be true, false, 1 or 0, got 0.5"),
         ({"problem_id": "a", "verdict": "rihgt"}, "verdict must be one of right, wrong, unparsed"),
         ({"problem_id": "a", "verdict": "error"}, "holds no solve rate"),
@@ -271,9 +279,7 @@ def test_a_reward_function_of_ones_own_judges(data, reward):
 def test_a_reward_function_replaces_the_verifier_of_any_dataset(tmp_path, reward):
     rows = [{"problem": "p", "answer": 1}]
     own = reward.replace(":exact", ":absent")
-    task = TASKS["deepscaler"](
-        path=jsonl(tmp_path / "d.jsonl", rows), test_share=0.0, reward=own
-    )
+    task = TASKS["deepscaler"](path=jsonl(tmp_path / "d.jsonl", rows), test_share=0.0, reward=own)
     (problem,) = task.problems("train", 1)
     assert task.verify(problem, "\\boxed{1}") == Verdict(Outcome.UNPARSED, "no")
     # Abstaining leaves the rollout out of its group; it is no failure of the policy.
@@ -282,7 +288,14 @@ def test_a_reward_function_replaces_the_verifier_of_any_dataset(tmp_path, reward
 
 @pytest.mark.parametrize(
     ("value", "outcome"),
-    [(True, "right"), (1, "right"), (1.0, "right"), (False, "wrong"), (0, "wrong"), (None, "error")],
+    [
+        (True, "right"),
+        (1, "right"),
+        (1.0, "right"),
+        (False, "wrong"),
+        (0, "wrong"),
+        (None, "error"),
+    ],
 )
 def test_what_a_reward_function_may_return(value, outcome):
     assert verdict_of(value, "my.py:f", "p").outcome == outcome

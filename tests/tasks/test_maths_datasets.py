@@ -76,7 +76,9 @@ def test_verl_rows_have_the_last_message_and_the_ground_truth():
 
 
 def test_deepscaler_says_which_row_has_no_answer():
-    with pytest.raises(UsageError, match=r"deepscaler.json, row 3: field 'answer' is empty; task.un"):
+    with pytest.raises(
+        UsageError, match=r"deepscaler.json, row 3: field 'answer' is empty; task.un"
+    ):
         problems("deepscaler", "deepscaler")
     with pytest.warns(UserWarning, match="row 3: field 'answer' is empty; such rows are left out"):
         _, found = problems("deepscaler", "deepscaler", unusable="skip")

@@ -160,7 +160,10 @@ def test_problems_are_the_same_whatever_pythons_hash_seed_and_a_script_ends_clea
     [
         ({"dataset": "countdwn"}, r"has no dataset 'countdwn'; did you mean 'countdown'\?"),
         ({"options": "min_number = 3"}, r"no option 'min_number'; did you mean 'min_numbers'\?"),
-        ({"options": "min_numbers = 9, max_numbers = 2"}, "countdown does not take size = 200, min_"),
+        (
+            {"options": "min_numbers = 9, max_numbers = 2"},
+            "countdown does not take size = 200, min_",
+        ),
         ({"options": "min_numbers: 3"}, r"needs options as in TOML .* got 'min_numbers: 3'"),
         ({"options": "seed = 3"}, "seed is a field of the task, not of options"),
         ({"test_share": 2.0}, r"test_share must be in \[0, 1\], got 2.0"),

@@ -101,7 +101,9 @@ def test_a_split_is_the_files_or_folders_named_after_it(tmp_path):
         write(tmp_path / name)
 
     def files(split):
-        names = [str(Path(row.file).relative_to(tmp_path)) for row in read_rows(str(tmp_path), split)]
+        names = [
+            str(Path(row.file).relative_to(tmp_path)) for row in read_rows(str(tmp_path), split)
+        ]
         return list(dict.fromkeys(names))
 
     assert files("train") == ["data/train-00000-of-00001.parquet", "train/algebra/1.json"]

@@ -145,7 +145,9 @@ def _lines(task: Task, found: Audit) -> list[str]:
         count = f"{split.num_problems:,}" if split.is_all else f"the first {split.num_problems:,}"
         lines.append(f"  {name}: {count} problems")
         for kind, number in split.left_out.items():
-            lines.append(f"    {number:,} rows {LEFT_OUT[kind]}, the first: {split.first_left_out[kind]}")
+            lines.append(
+                f"    {number:,} rows {LEFT_OUT[kind]}, the first: {split.first_left_out[kind]}"
+            )
     lines.append("")
     for check in found.checks:
         mark = "-" if not check.num_checked else "ok" if check.is_passed else "FAIL"

@@ -138,14 +138,18 @@ def audit(task: Task, num_problems: int, on_progress: Callable[[int, int], None]
     first = dict(zip(itertools.chain(golds, junk), gold_verdicts + junk_verdicts, strict=True))
     return Audit(
         checks=[
-            Check("a known answer is right", len(known_verdicts), _not_right(known, known_verdicts)),
+            Check(
+                "a known answer is right", len(known_verdicts), _not_right(known, known_verdicts)
+            ),
             Check("every problem can be judged", len(problems), _defects(task, problems)),
             Check("golds are right", len(golds), _wrong_golds(golds, gold_verdicts)),
             Check("golds cut in half are not", len(cut), _right(task, cut, cut_verdicts)),
             Check("junk is not right", len(junk), _right(task, junk, junk_verdicts)),
             Check("junk can be scored", len(junk), _unscorable(junk, junk_verdicts)),
             Check("order and threads change nothing", len(sampled), bench.unstable(sampled, first)),
-            Check("no problem is there twice", sum(s.num_problems for s in scans.values()), repeated),
+            Check(
+                "no problem is there twice", sum(s.num_problems for s in scans.values()), repeated
+            ),
             Check("no test problem is trained on", _num_tests(task, scans), overlap),
         ],
         splits=scans,
@@ -258,9 +262,7 @@ def scan(
     return scans, audited, repeated, overlap, num_lookalike
 
 
-def _problems(
-    task: Task, split: str, num_problems: int, tally: Tally
-) -> Iterator[Problem | None]:
+def _problems(task: Task, split: str, num_problems: int, tally: Tally) -> Iterator[Problem | None]:
     """All problems of a file; of a generator as many as its time allows, and then a None."""
     if isinstance(task, DatasetTask):
         yield from task.walk(split, tally)
@@ -320,4 +322,6 @@ def _right(task: Task, answers: Sequence[Answer], verdicts: Sequence[Verdict]) -
 
 def _unscorable(answers: Sequence[Answer], verdicts: Sequence[Verdict]) -> list[str]:
     pairs = zip(answers, verdicts, strict=True)
-    return [f"{_of(answer)} {_said(verdict)}" for answer, verdict in pairs if not verdict.is_scorable]
+    return [
+        f"{_of(answer)} {_said(verdict)}" for answer, verdict in pairs if not verdict.is_scorable
+    ]

@@ -137,8 +137,10 @@ class CodeTask(DatasetTask):
         """The completion as the verifier shall see it."""
         return completion
 
-    def known_good(self) -> tuple[Problem, str]:
-        """Print the square of a number."""
+    def known_good(self) -> tuple[Problem, str] | None:
+        """Print the square of a number; None where a reward function of the user's judges."""
+        if self.reward:
+            return None
         data = CodeData("known-good program", '[{"stdin": "3", "stdout": "9"}]')
         program = "print(int(input()) ** 2)"
         return Problem("square", "", data), self.answer(program)

@@ -70,9 +70,7 @@ class LiveCodeBench(CodeTask):
         packed = tuple(str(row[f"{name}_test_cases"] or "") for name in ("public", "private"))
         if not any(text.strip() for text in packed):
             raise row.error("has no tests")
-        data = CodeData(
-            row.where, "", entry_point=function, packed=packed, prelude=IMPORTS
-        )
+        data = CodeData(row.where, "", entry_point=function, packed=packed, prelude=IMPORTS)
         form = READS_INPUT if function is None else header(starter)
         return Entry(row.text("question_content"), data, row.text("question_id"), form=form)
 
@@ -86,7 +84,9 @@ class LiveCodeBench(CodeTask):
                 try:
                     cases += decode_cases(text)
                 except ValueError as error:
-                    raise RowError(f"{data.where}: its {name} tests do not decode: {error}") from error
+                    raise RowError(
+                        f"{data.where}: its {name} tests do not decode: {error}"
+                    ) from error
         if not cases:
             raise RowError(f"{data.where}: has no tests")
         if data.entry_point is None:
@@ -94,7 +94,9 @@ class LiveCodeBench(CodeTask):
         try:
             return [
                 {
-                    "args": [json.loads(line) for line in case["input"].split("\n") if line.strip()],
+                    "args": [
+                        json.loads(line) for line in case["input"].split("\n") if line.strip()
+                    ],
                     "expected": json.loads(case["output"]),
                 }
                 for case in cases
@@ -121,7 +123,7 @@ def decode_cases(text: str) -> list[dict[str, str]]:
     [{'input': '1', 'output': '2', 'testtype': 'stdin'}]
     """
     try:
-        cases = json.loads(text)
+        cases: list[dict[str, str]] = json.loads(text)
     except ValueError:
         cases = json.loads(_unpack(text))
     is_list = isinstance(cases, list) and all(isinstance(case, dict) for case in cases)

@@ -333,9 +333,7 @@ class Dataset(DatasetTask):
         """Refuse a task without a verifier."""
         super().__post_init__()
         if not self.reward:
-            raise UsageError(
-                "task dataset needs reward, your verifier as path/to/file.py:function"
-            )
+            raise UsageError("task dataset needs reward, your verifier as path/to/file.py:function")
 
     def entry(self, row: Row) -> Entry:
         """The named column."""

@@ -80,7 +80,9 @@ class HumanEval(CodeTask):
     def golds(self, problem: Problem) -> tuple[str, ...]:
         """The body alone, or the whole function."""
         (body,) = problem.data.programs
-        return (body,) if self.style == "completion" else (self.answer(problem.data.prelude + body),)
+        return (
+            (body,) if self.style == "completion" else (self.answer(problem.data.prelude + body),)
+        )
 
 
 @register_task("mbpp")

@@ -75,7 +75,9 @@ class MathsTask(DatasetTask):
             gold = truth.get("ground_truth") if isinstance(truth, dict) else None
             if not isinstance(gold, str) or not gold.strip():
                 raise row.error("field 'reward_model' has no ground_truth")
-            return Entry(question_of(row, "prompt"), MathsData(self.checked(row, gold)), answer=gold)
+            return Entry(
+                question_of(row, "prompt"), MathsData(self.checked(row, gold)), answer=gold
+            )
         question = row.text(row.first_of("problem", "question"))
         gold = self.checked(row, self.gold(row))
         solution = row["solution"] if "solution" in row else ""
@@ -103,8 +105,10 @@ class MathsTask(DatasetTask):
         texts += [problem.data.solution] if problem.data.solution and form == box else []
         return tuple(thought + text for text in texts)
 
-    def known_good(self) -> tuple[Problem, str]:
-        """One half, said otherwise."""
+    def known_good(self) -> tuple[Problem, str] | None:
+        """One half, said otherwise; None where a reward function of the user's judges."""
+        if self.reward:
+            return None
         problem = Problem("one half", "What is 1/2?", MathsData("\\frac{1}{2}"))
         return problem, self.golds(Problem("one half", "", MathsData("0.5")))[0]
 

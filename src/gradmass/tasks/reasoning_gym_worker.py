@@ -140,7 +140,11 @@ def guard() -> None:
 
 
 def _drawn(entry: Mapping[str, Any]) -> list[Any]:
-    return [entry["question"], example_answer(entry), base64.b64encode(pickle.dumps(entry)).decode()]
+    return [
+        entry["question"],
+        example_answer(entry),
+        base64.b64encode(pickle.dumps(entry)).decode(),
+    ]
 
 
 def example_answer(entry: Mapping[str, Any]) -> str | None:

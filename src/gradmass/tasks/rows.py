@@ -105,7 +105,7 @@ class Row:
                 raise
             raise self.error(f"field {name!r} is no JSON ({error})") from error
         if not isinstance(value, kind):
-            what = {list: "list", dict: "object"}[kind]
+            what = "list" if kind is list else "object"
             raise self.error(f"field {name!r} must hold a JSON {what}, got {_short(value)}")
         return value
 
@@ -158,7 +158,9 @@ def _files(root: Path, split: str) -> list[Path]:
     begins = re.compile(re.escape(split) + r"(?![^\W\d_])")
     if split:
         files = [
-            file for file in files if any(begins.match(part) for part in file.relative_to(root).parts)
+            file
+            for file in files
+            if any(begins.match(part) for part in file.relative_to(root).parts)
         ]
     if not files:
         of_split = f" of split {split!r}" if split else ""

@@ -21,7 +21,9 @@ def judge(
     group_size = len(texts) // len(problems)
     verdicts = [Verdict(Outcome.UNPARSED, "cut at max_new_tokens") for _ in texts]
     ended = [i for i in range(len(texts)) if is_ended[i]]
-    judged = task.verify_batch([problems[i // group_size] for i in ended], [texts[i] for i in ended])
+    judged = task.verify_batch(
+        [problems[i // group_size] for i in ended], [texts[i] for i in ended]
+    )
     if len(judged) != len(ended):
         raise UsageError(
             f"verify_batch of task {task.name!r} must return a verdict for each of {len(ended)} "
