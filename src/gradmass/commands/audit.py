@@ -77,7 +77,9 @@ def _task(spec: str, flags: Sequence[str]) -> Task:
     if spec.endswith(".toml"):
         return load_recipe(Recipe, spec, flags).task
     name, fields = split_spec(spec)
-    start: Tables = to_tables(from_spec(Task, spec)) if fields else {"type": name}
+    start: Tables = {"type": name}
+    if fields:
+        start = to_tables(from_spec(Task, spec))  # type: ignore[type-abstract]
     return load_recipe(Sections, None, flags, start={"task": start}).task
 
 

@@ -16,7 +16,7 @@ from gradmass.types import UsageError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Judge one mathematical answer. Exits with 0 if it is right, 1 if not, 2 if nobody can tell."""
+    """Judge one mathematical answer. Exits with 0 if it is right, 1 if not, 2 on bad input."""
 
     gold: Annotated[str, tyro.conf.arg(metavar="GOLD")]
     """The right answer, bare or in a box. Write --gold=-5 where it starts with a minus."""
@@ -32,7 +32,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0 where the answer is right, else 1."""
     arguments = parse(Arguments, "verify math", argv)
     if arguments.answer is None and sys.stdin.isatty():
-        raise UsageError("missing ANSWER: give --answer, or pipe it in (gradmass verify math --help)")
+        raise UsageError(
+            "missing ANSWER: give --answer, or pipe it in (gradmass verify math --help)"
+        )
     with MathsVerifier(num_workers=1, extraction=arguments.extraction) as verifier:
         answer = sys.stdin.read() if arguments.answer is None else arguments.answer
         (verdict,) = verifier.verify([arguments.gold], [answer])

@@ -8,7 +8,8 @@ from gradmass.types import UsageError
 
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 BETWEEN = re.compile(
-    r"(?:[\s$]|\\[(),\][; ]|\\q?quad(?![a-z])|(?P<joins>[,;]|\\text\s*\{\s*(?:and|or)\s*\}|and|or))*"
+    r"(?:[\s$]|\\[(),\][; ]|\\q?quad(?![a-z])"
+    r"|(?P<joins>[,;]|\\text\s*\{\s*(?:and|or)\s*\}|and|or))*"
 )
 BARE_END = re.compile(r"\$|\\\)|\\\]|\n|$")
 TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*\{?)|\\.|[{}]", re.DOTALL)
@@ -37,8 +38,8 @@ class _Open(NamedTuple):
 def last_box(text: str) -> str | None:
     r"""What the last ``\boxed{...}`` (or ``\fbox``) holds; None where it does not close.
 
-    Boxes with nothing but a comma, ``and`` or ``or`` between them are one answer. Without braces, as
-    in ``\boxed 5``, a box reaches to the end of the formula or line.
+    Boxes with nothing but a comma, ``and`` or ``or`` between them are one answer. Without braces,
+    as in ``\boxed 5``, a box reaches to the end of the formula or line.
 
     >>> last_box(r"\boxed{7} no: \boxed{\frac{1}{2}}")
     '\\frac{1}{2}'
@@ -82,7 +83,9 @@ def _boxes(text: str) -> list[tuple[int, int, str | None]]:
                 end = BARE_END.search(text, token.end(), token.end() + MAX_BARE)
                 stop = token.end() + MAX_BARE if end is None else end.start()
                 found.append((token.start(), stop, text[token.end() : stop]))
-    found += [(last.start, len(text), None) for last in opened if last.is_box and last.start == last_start]
+    found += [
+        (last.start, len(text), None) for last in opened if last.is_box and last.start == last_start
+    ]
     return sorted(found, key=lambda box: box[0])
 
 
@@ -167,7 +170,7 @@ def check_rule(rule: str, thinking: str) -> None:
 
 
 def extract(completion: str, rule: str, thinking: str = "skip") -> str | None:
-    """Return the answer in a completion.
+    r"""Return the answer in a completion.
 
     Args:
         completion: What the policy wrote.
@@ -180,8 +183,8 @@ def extract(completion: str, rule: str, thinking: str = "skip") -> str | None:
     Returns:
         The answer without surrounding spaces; None where the rule finds none, or an empty one.
 
-    >>> extract(r"<think>maybe \\boxed{5}", "last_box")
-    >>> extract(r"<think>maybe \\boxed{5}</think> \\boxed{6}", "last_box")
+    >>> extract(r"<think>maybe \boxed{5}", "last_box")
+    >>> extract(r"<think>maybe \boxed{5}</think> \boxed{6}", "last_box")
     '6'
     """
     if thinking == "require" and CLOSE not in completion:

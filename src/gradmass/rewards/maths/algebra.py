@@ -8,12 +8,14 @@ math-verify. All of it may take for ever: it runs in workers that can be killed.
 
 import functools
 import random
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import sympy
 from latex2sympy2_extended import latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
 from math_verify.grader import should_treat_as_complex
 from sympy.core.evalf import PrecisionExhausted
@@ -44,12 +46,15 @@ def parse(text: str) -> Any:
     latex = to_latex(text)
     if not latex:
         raise UnreadableError("nothing there")
+    if re.search(r"\d\s+\d", latex):  # the parser would join them
+        raise UnreadableError(f"numbers side by side: {text[:80]}")
     try:
         parsed = latex2sympy(
             latex,
             is_real=not should_treat_as_complex(latex),
             convert_degrees=False,
             normalization_config=None,
+            conversion_config=ConversionConfig(lowercase_symbols=False),
         )
     except MemoryError:
         raise
@@ -126,7 +131,8 @@ def same_at_points(gold: Any, answer: Any) -> bool | None:
     sqrt(1/n) and 1/sqrt(n) do, |x| and x do not.
     """
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    real, other = [], []
+    real: list[bool] = []
+    other: list[bool] = []
     for point in _points(len(symbols)):
         values = dict(zip(symbols, point, strict=True))
         pair = [_evaluated(expression.subs(values)) for expression in (gold, answer)]
@@ -203,9 +209,7 @@ def same_zero_set(gold: Any, answer: Any, *, keeps_sign: bool) -> bool | None:
             values.append(value)
     if len(values) < MIN_POINTS:
         return None
-    return all(_near(value, values[0]) for value in values) and not (
-        keeps_sign and values[0] < 0
-    )
+    return all(_near(value, values[0]) for value in values) and not (keeps_sign and values[0] < 0)
 
 
 def relation_set(text: str) -> Any:

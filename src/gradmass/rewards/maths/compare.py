@@ -34,6 +34,8 @@ def same_form(gold: Form, answer: Form) -> bool:
     if gold == answer:
         return True
     gold, answer = _single(gold), _single(answer)
+    if not (isinstance(gold, Group) and isinstance(answer, Group)):
+        gold, answer = _single(gold, "set"), _single(answer, "set")
     if isinstance(gold, Choice) or isinstance(answer, Choice):
         return _same_choice(gold, answer)
     if isinstance(gold, Equation) or isinstance(answer, Equation):
@@ -75,9 +77,9 @@ def check(form: Form) -> None:
         raise UnreadableError(f"no set: {form.text[:80]}")
 
 
-def _single(form: Form) -> Form:
-    """The only item of a list."""
-    while isinstance(form, Group) and form.kind == "list" and len(form.items) == 1:
+def _single(form: Form, kind: str = "list") -> Form:
+    """The only item of a list, or of a set."""
+    while isinstance(form, Group) and form.kind == kind and len(form.items) == 1:
         (form,) = form.items
     return form
 

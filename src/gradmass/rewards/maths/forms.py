@@ -3,6 +3,7 @@ r"""What kind of answer a text is: a value, words, a tuple, set or list, an inte
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from gradmass.rewards.maths import algebra
@@ -20,7 +21,10 @@ from gradmass.rewards.maths.units import split_unit
 
 MAX_DEPTH = 8
 """Brackets within brackets that are taken apart."""
-AND_OR = r"(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|\\(?:lor|vee|land|wedge)(?![a-zA-Z]))"
+AND_OR = (
+    r"(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])"
+    r"|\\(?:lor|vee|land|wedge)(?![a-zA-Z]))"
+)
 SEPARATOR = re.compile(rf"\s*[,;]\s*{AND_OR}|{AND_OR}|[,;]")
 SIGN = re.compile(r"=|<|>|\\(?:le|ge|ne|approx|in|equiv)(?![a-zA-Z])")
 UNION = re.compile(r"\\cup(?![a-zA-Z])")
@@ -28,8 +32,10 @@ BUILDER = re.compile(r"\\mid(?![a-zA-Z])|\||:")
 SETS = re.compile(r"\\(?:cap|setminus|mathbb|emptyset|backslash)(?![a-zA-Z])")
 NAME = re.compile(
     r"\\?[a-zA-Z]+(?:_\{?\w+\}?)?'?(?:\s*\([\w, ]+\))?|\\(?:angle|text|mathrm|overline)\s*\{?[^=]*"
-    r"|[a-zA-Z][a-zA-Z ]+|\|?[A-Z]{2}\|?|\([a-zA-Z](?:_\{?\w+\}?)?(?:\s*,\s*[a-zA-Z](?:_\{?\w+\}?)?)+\)"
+    r"|[a-zA-Z][a-zA-Z ]+|\|?[A-Z]{2}\|?"
+    r"|\([a-zA-Z](?:_\{?\w+\}?)?(?:\s*,\s*[a-zA-Z](?:_\{?\w+\}?)?)+\)"
 )
+WHOLE_TEXT = re.compile(r"\\(?:text[a-z]*|mathrm|mbox)\s*\{[^{}]*\}")
 LABELS = re.compile(r"\\[a-zA-Z]+|_\{[^{}]*\}|_\w")
 RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
 BASE = re.compile(r"(?P<digits>[0-9A-Z]+)_\{?(?:\\text\{)?\s*(?P<base>\d+|[a-z]+)\s*\}*")
@@ -67,8 +73,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Several answers: ``tuple`` keeps order and brackets, ``set`` neither order nor repetitions,
-    ``list`` (without brackets) no order.
+    """Several answers.
+
+    A ``tuple`` has order and brackets, a ``set`` neither order nor repetitions, and a ``list`` is
+    what stands side by side without brackets, in any order.
     """
 
     kind: str
@@ -126,9 +134,11 @@ def _read(text: str, depth: int) -> Form:
         letter = m[1] or m[2]
         rest = _read(m["rest"], depth + 1) if m["rest"] else Words(letter.lower())
         return Choice(letter, rest)
-    if is_words(text) or text in (r"\ldots", r"\vdots"):
+    is_list = bool(WHOLE_TEXT.fullmatch(text)) and len(split_top(plain, SEPARATOR)[0]) > 1
+    if (is_words(text) and not is_list) or text in (r"\ldots", r"\vdots"):
         return Words(words(text))
-    return _read_parts(text, depth)
+    # What one text command holds is read as if it stood alone: \text{A and B}.
+    return _read_parts(plain if WHOLE_TEXT.fullmatch(text) else text, depth)
 
 
 def _read_parts(text: str, depth: int) -> Form:
@@ -157,7 +167,7 @@ def _read_parts(text: str, depth: int) -> Form:
 
 
 def _items(parts: list[str], depth: int) -> tuple[Form, ...]:
-    """Each part read; what stands for two (``\\pm``) counts as two."""
+    """Each part read; what stands for two, by a plus or minus, counts as two."""
     items: list[Form] = []
     for part in parts:
         form = _read(part, depth + 1)
@@ -182,9 +192,10 @@ def _bracketed(left: str, inside: str, right: str, text: str, depth: int) -> For
     if len(parts) > 1:
         if r"\pm" in inside or r"\mp" in inside:
             return Group("list", _both_signs(text, depth), "", "or")
-        left, right = ("(", ")") if left == r"\langle" else (left, right)
         return Group("tuple", tuple(_read(p, depth + 1) for p in parts), left + right)
-    return _read(inside, depth + 1) if left + right in ("()", "{}", "[]") else _value(text, text, "")
+    return (
+        _read(inside, depth + 1) if left + right in ("()", "{}", "[]") else _value(text, text, "")
+    )
 
 
 def _relation(parts: list[str], signs: list[str], text: str, depth: int) -> Form:
@@ -197,7 +208,7 @@ def _relation(parts: list[str], signs: list[str], text: str, depth: int) -> Form
         if len(exact) == 1 and NAME.fullmatch(exact[0]):
             exact = [exact[0], parts[at + 1]]
         return _read("=".join(exact), depth + 1)
-    if any(sign != "=" for sign in signs):
+    if any(sign not in ("=", r"\equiv") for sign in signs):
         return Inequality(text)
     if not parts[0]:
         return _read("=".join(parts[1:]), depth + 1)
@@ -218,7 +229,7 @@ def _value(text: str, body: str, unit: str) -> Form:
         parsed = value.expression
     except UnreadableError:
         plain = unwrap_text(text)
-        if re.search(r"\\|[{}^=]", plain) or not re.search("[a-zA-Z]{2}", plain):
+        if re.search(r"\\|[{}^=]", plain) or not re.search("[a-zA-Z]{2}|[a-zA-Z][.]", plain):
             raise
         return Words(words(text))
     if isinstance(parsed, (bool,)) or parsed.is_Matrix is None:
@@ -252,11 +263,11 @@ def is_words(text: str) -> bool:
         return False
     if re.fullmatch(rf"(?:{NAMES}|sqrt|inf|infinity|infty)(?:\s+\w)?", plain):
         return False
-    if re.search(r"\s-\s|(?<![a-zA-Z])[a-zA-Z]\s*-", plain):
+    if re.search(r"\s-\s|(?<![a-zA-Z])[a-zA-Z]?\s*-", plain):
         return False
-    letters = re.sub("[^a-zA-Z]", "", plain)
-    is_product = " " not in plain and all(a < b for a, b in zip(letters, letters[1:], strict=False))
-    return plain != text or not is_product
+    letters = re.sub("[^a-z]", "", plain.lower())
+    is_product = " " not in plain and all(a < b for a, b in pairwise(letters))
+    return plain != text or not is_product or plain.lower() == "no"
 
 
 def same_ratio(gold: str, answer: str) -> bool:

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 import warnings
 from collections.abc import Generator
 from typing import Any
@@ -65,7 +66,7 @@ def judge(gold: str, answer: str) -> Generator[str, None, Judgement]:
 
 
 def _squeezed(text: str) -> str:
-    return clean(text).replace(" ", "")
+    return re.sub(r"(?<!\d) | (?!\d)", "", clean(text))  # 1 2 is not 12
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,19 +3,18 @@ r"""The text of an answer: one spelling for what LaTeX, keyboards and Unicode sp
 import re
 from collections.abc import Iterator
 
-UNICODE = {
+UNICODE: dict[str, str | int | None] = {
     **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∗": "*"},
     **{"π": r"\pi ", "∞": r"\infty ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta "},
     **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∓": r"\mp "},
     **{"°": r"^\circ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
     **{"ℝ": r"\mathbb{R}", "…": r"\ldots ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}"},
     **{"¾": r"\frac{3}{4}", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " "},
+    **{"⟨": "(", "⟩": ")"},
     **{chr(0xFF01 + i): chr(0x21 + i) for i in range(94)},  # full-width forms of ASCII
 }
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-NAMES = (
-    "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|theta|alpha|beta"
-)
+NAMES = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|theta|alpha|beta"
 REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -30,6 +29,9 @@ REWRITES: list[tuple[re.Pattern[str], str]] = [
         (r"\\(?:neq|ne)(?![a-zA-Z])|!=", r"\\ne "),
         (r"\\lt(?![a-zA-Z])", "<"),
         (r"\\gt(?![a-zA-Z])", ">"),
+        (r"\\langle(?![a-zA-Z])", "("),
+        (r"\\rangle(?![a-zA-Z])", ")"),
+        (r"\(\s*\\?mod\s*(\w+)\s*\)|\\p?mod\s*(?:\{\s*(\w+)\s*\}|(\w))", r"\\text{ mod \1\2\3}"),
         (r"\\l?brace(?![a-zA-Z])", r"\\{"),
         (r"\\rbrace(?![a-zA-Z])", r"\\}"),
         (r"\\l?brack(?![a-zA-Z])", "["),
@@ -43,6 +45,10 @@ REWRITES: list[tuple[re.Pattern[str], str]] = [
         (r"\s+", " "),
     )
 ]
+TEXT_COMMAND = re.compile(
+    r"\\(?:text\w*|math(?:rm|bf|it|sf|tt|cal|frak|scr)|boldsymbol|bm|mbox|operatorname\*?|emph"
+    r"|underline)\s*\{([^{}]*)\}"
+)
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -63,7 +69,9 @@ def clean(text: str) -> str:
     text = text.translate(str.maketrans(UNICODE))
     for pattern, replacement in REWRITES:
         text = pattern.sub(replacement, text)
-    return re.sub(r"[\s.,;:]+$", "", text).strip() if not text.endswith(r"\ldots ") else text.strip()
+    return (
+        re.sub(r"[\s.,;:]+$", "", text).strip() if not text.endswith(r"\ldots ") else text.strip()
+    )
 
 
 def _unmark(m: re.Match[str]) -> str:
@@ -109,7 +117,6 @@ def brackets(text: str) -> tuple[str, str, str] | None:
     """
     for left, rights in (
         (r"\{", (r"\}",)),
-        (r"\langle", (r"\rangle",)),
         ("(", (")", "]")),
         ("[", ("]", ")")),
         ("{", ("}",)),
@@ -119,8 +126,7 @@ def brackets(text: str) -> tuple[str, str, str] | None:
             if right is None or len(text) < len(left) + len(right):
                 return None
             last = len(text) - len(right)
-            returns = (i for i, depth in depths(text) if i and depth == 0)
-            if left != r"\langle" and next(returns, last) != last:
+            if next((i for i, depth in depths(text) if i and depth == 0), last) != last:
                 return None
             return left, text[len(left) : last].strip(), right
     return None
@@ -138,9 +144,8 @@ def words(text: str) -> str:
 
 def unwrap_text(text: str) -> str:
     r"""Replace ``\text{...}`` and its like by what they hold."""
-    command = r"\\(?:text\w*|math(?:rm|bf|it|sf|tt|cal|frak|scr)|boldsymbol|bm|mbox|operatorname\*?|emph|underline)"
     for _ in range(4):
-        text, count = re.subn(command + r"\s*\{([^{}]*)\}", r" \1 ", text)
+        text, count = TEXT_COMMAND.subn(r" \1 ", text)
         if count == 0:
             break
     return re.sub(r"\s+", " ", text).strip()
@@ -161,7 +166,9 @@ def to_latex(text: str) -> str:
         r"(\d+(?:\.\d+)?)\s*\^\s*\{?\s*\\circ\s*\}?", r"{(\1\\cdot\\frac{\\pi}{180})}", text
     )
     text = re.sub(
-        r"(?<![\d.])(\d*)\.(\d+)", lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{1{'0' * len(m[2])}}}", text
+        r"(?<![\d.])(\d*)\.(\d+)",
+        lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{1{'0' * len(m[2])}}}",
+        text,
     )
     text = text.replace("*", r"\cdot ").replace(r"\cfrac", r"\frac")
     text = re.sub(r"(?<![\\a-zA-Z])(?:infinity|infty|inf)(?![a-zA-Z])", r"\\infty ", text)

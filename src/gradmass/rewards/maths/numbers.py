@@ -44,9 +44,9 @@ class Literal:
 def read_number(text: str) -> Literal | None:
     r"""Return the number that the text is, or None where it is anything else.
 
-    Integers, decimals, thousands in groups of three (``2,400``), ``1.5e-3``, ``1.5 \times 10^{-3}``,
-    ``10^{-3}``, ``\frac{1}{2}``, ``1/2``, mixed numbers (``1\frac{1}{2}``, ``1 1/2``), and
-    ``0.1\overline{6}``.
+    Integers, decimals, thousands in groups of three (``2,400``), ``1.5e-3``,
+    ``1.5 \times 10^{-3}``, ``10^{-3}``, ``\frac{1}{2}``, ``1/2``, mixed numbers
+    (``1\frac{1}{2}``, ``1 1/2``), and ``0.1\overline{6}``.
 
     >>> read_number("2,400.0").value
     Fraction(2400, 1)

@@ -56,7 +56,9 @@ TAIL_WORDS = re.compile(
     r"^(?P<body>.*[\d}])(?:\s+([a-zA-Z]+(?:[ /]+[a-zA-Z]+)*)|\s*([a-zA-Z]{2,}))\.?" + POWER + "$",
     re.DOTALL,
 )
-TAIL_SIGN = re.compile(r"^(?P<body>.*[^\s\\])\s*(\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree|€|£|¢)$", re.DOTALL)
+TAIL_SIGN = re.compile(
+    r"^(?P<body>.*[^\s\\])\s*(\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree|€|£|¢)$", re.DOTALL
+)
 HEAD_SIGN = re.compile(r"^(?P<minus>-?)\s*(\\\$|€|£)\s*(?P<body>.*\S)$", re.DOTALL)
 TRIGONOMETRY = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 
@@ -107,6 +109,8 @@ def conversion(gold: str, answer: str) -> Fraction | None:
     """
     if not gold or not answer or gold == answer:
         return Fraction(1)
+    if gold.startswith("mod ") or answer.startswith("mod "):
+        return None
     (gold_name, _, gold_power), (name, _, power) = gold.partition("^"), answer.partition("^")
     if gold_name not in TABLE or name not in TABLE:
         return Fraction(1)

@@ -51,9 +51,7 @@ class MathsVerifier:
     ) -> None:
         check_rule(extraction, thinking)
         if importlib.util.find_spec("math_verify") is None:
-            raise UsageError(
-                "mathematics needs math_verify, which is not installed: pip install 'gradmass[math]'"
-            )
+            raise UsageError("mathematics needs math_verify: pip install 'gradmass[math]'")
         self._extraction, self._thinking = extraction, thinking
         self._pool = Pool(
             "gradmass.rewards.maths.judge",
@@ -105,11 +103,12 @@ class MathsVerifier:
         """End the worker processes. Closing twice is fine."""
         self._pool.close()
 
-    def _extract(self, gold: str, completion: str) -> Verdict | tuple[str, str]:
+    def _extract(self, gold: object, completion: object) -> Verdict | tuple[str, str]:
         """The gold and answer to compare, or a verdict where there is nothing to compare."""
-        for name, text in (("gold", gold), ("completion", completion)):
-            if not isinstance(text, str):
-                return Verdict(Outcome.ERROR, f"the {name} is no text: {text!r}"[:80], 0.0)
+        if not isinstance(gold, str):
+            return Verdict(Outcome.ERROR, f"the gold is no text: {gold!r}"[:80], 0.0)
+        if not isinstance(completion, str):
+            return Verdict(Outcome.ERROR, f"the completion is no text: {completion!r}"[:80], 0.0)
         start = time.perf_counter()
         answer = extract(completion, self._extraction, self._thinking)
         bare_gold = extract(gold, GOLD_BOX, "count")
@@ -135,7 +134,9 @@ class MathsVerifier:
             start = time.perf_counter()
             found = shortcut(gold, answer)
             seconds = time.perf_counter() - start
-            verdicts.append(None if found is None else Verdict(Outcome(found[0]), found[1], seconds))
+            verdicts.append(
+                None if found is None else Verdict(Outcome(found[0]), found[1], seconds)
+            )
         rest = [list(pair) for pair, found in zip(pairs, verdicts, strict=True) if found is None]
         replies = iter(self._pool.map(rest))
         return [verdict_of(next(replies)) if v is None else v for v in verdicts]
