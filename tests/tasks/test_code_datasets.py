@@ -1,4 +1,4 @@
-"""LiveCodeBench, CodeContests, TACO, APPS, HumanEval, MBPP: what a row asks, its tests, verdicts."""
+"""LiveCodeBench, CodeContests, TACO, APPS, HumanEval, MBPP: questions, tests, verdicts."""
 
 import ast
 import base64
@@ -66,7 +66,7 @@ def pack(value) -> str:
 
 def test_nothing_in_a_pickle_is_executed(tmp_path):
     target = str(tmp_path / "made")
-    with pytest.raises(ValueError, match="the pickle asks for posix.mkdir"):
+    with pytest.raises(ValueError, match=r"the pickle asks for posix\.mkdir"):
         decode_cases(pack(Attack(target)))
     assert not Path(target).exists()
 

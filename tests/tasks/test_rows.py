@@ -149,7 +149,7 @@ def test_a_hub_path_goes_through_load_dataset(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", local)
     path = "hub:openai/gsm8k:main"
     assert [dict(row.fields) for row in read_rows(path, "train")] == FIELDS
-    assert [row.where for row in read_rows(path)][0] == f"{path} (train), row 1"
+    assert next(row.where for row in read_rows(path)) == f"{path} (train), row 1"
     assert set(asked) == {("openai/gsm8k", "main")}
 
 

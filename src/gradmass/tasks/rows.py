@@ -1,6 +1,6 @@
 """Rows of a dataset: JSON Lines, JSON and Parquet files, folders, `datasets` folders, the hub.
 
-Every row knows its file and its number there, so that what is wrong with it can be said in one line.
+Every row knows its file and its number there, so that one line can say what is wrong with it.
 """
 
 import gzip
@@ -65,6 +65,10 @@ class Row:
             has = ", ".join(self.fields) or "none"
             raise self.error(f"has no field {name!r} (it has: {has})")
         return self.fields[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a column, or the default where the row does not have it."""
+        return self.fields.get(name, default)
 
     def text(self, name: str) -> str:
         """The value of a column that must be a text with something in it.
