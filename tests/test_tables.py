@@ -303,7 +303,7 @@ def test_a_flag_is_read_as_toml_or_else_as_text(text, expected):
         ),
         ('[weight]\ntype = "grppo"', [], "unknown weight 'grppo'; did you mean 'grpo'?"),
         ('[task]\ntype = "countdwn"', [], "unknown task 'countdwn'; did you mean 'countdown'?"),
-        ('[task]\ntype = "fade"', [], "unknown task 'fade'; known: countdown"),
+        ('[task]\ntype = "zzz"', [], "unknown task 'zzz'; known: aime, apps, code_contests, "),
         ("", ["--wieght.alpha", "1"], "unknown flag --wieght.alpha; did you mean '--weight'?"),
         (
             "",
