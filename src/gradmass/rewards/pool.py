@@ -135,7 +135,10 @@ class Pool:
                 self._running = _Running(*self._arguments)
                 weakref.finalize(self, _Running.stop, self._running)
             running = self._running
-            futures = [running.executor.submit(running.ask, request) for request in requests]
+            try:
+                futures = [running.executor.submit(running.ask, request) for request in requests]
+            except RuntimeError as error:  # Python is ending
+                raise UsageError(CLOSED) from error
         replies = [_result(future) for future in futures]
         if running.is_stopped:
             raise UsageError(CLOSED)
