@@ -303,7 +303,7 @@ def test_a_flag_is_read_as_toml_or_else_as_text(text, expected):
         ),
         ('[weight]\ntype = "grppo"', [], "unknown weight 'grppo'; did you mean 'grpo'?"),
         ('[task]\ntype = "countdwn"', [], "unknown task 'countdwn'; did you mean 'countdown'?"),
-        ('[task]\ntype = "fade"', [], "unknown task 'fade'; known: countdown"),
+        ('[task]\ntype = "zzz"', [], "unknown task 'zzz'; known: aime, apps, code_contests, "),
         ("", ["--wieght.alpha", "1"], "unknown flag --wieght.alpha; did you mean '--weight'?"),
         (
             "",
@@ -349,7 +349,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path, text, flags, want
         ("weight = {}", "weight needs type, the name of a weight ("),
         ("weight = {type = 3}", "weight needs type, the name of a weight ("),
         ("weight = {alpha = 3}", "weight needs type, the name of a weight ("),
-        ("task = {seed = 3}", "task needs type, the name of a task (countdown), in FILE"),
+        ("task = {seed = 3}", "task needs type, the name of a task (aime, apps, "),
         (
             'weight = {type = "reinforce", signed = 1}',
             "weight.signed must be true or false, got 1 in FILE",

@@ -1,6 +1,8 @@
 """The audit finds each fault it looks for, in a task that has that fault alone; and its command."""
 
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -239,9 +241,6 @@ def test_input_that_cannot_be_used_is_one_line(capsys, arguments, message):
 
 
 def test_a_warning_of_this_package_is_one_line(tmp_path):
-    import subprocess
-    import sys
-
     path = gsm8k(tmp_path, [{"question": "Double 1."}, *ROWS])
     program = (
         "import sys; from gradmass.cli import main, COMMANDS; from gradmass.tasks import TASKS\n"
@@ -253,6 +252,6 @@ def test_a_warning_of_this_package_is_one_line(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr == (
-        f"gradmass: warning: {path}, row 1: has no field 'answer' (it has: question); such rows are "
-        "left out\n"
+        f"gradmass: warning: {path}, row 1: has no field 'answer' (it has: question); "
+        "such rows are left out\n"
     )

@@ -1,4 +1,4 @@
-"""Splits, repeated questions, overlap, solve rates, unusable rows, prompts, own reward functions."""
+"""Splits, repeated questions, overlap, solve rates, unusable rows, prompts, own rewards."""
 
 import gzip
 import hashlib
@@ -100,7 +100,7 @@ def test_repeated_questions_are_used_once_and_told(tmp_path, reward):
     rows = [{"question": q} for q in ["a", "b", "a ", "c", "b", "a"]]
     path = jsonl(tmp_path / "d.jsonl", rows)
     task = make(path, reward, test_share=0.0)
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="a question is used once") as told:
         assert questions(task, "train") == ["a", "b", "c"]
     expected = f"{path}, row 3 asks what {path}, row 1 asks; a question is used once"
     assert [str(warning.message) for warning in told] == [expected]
@@ -150,7 +150,7 @@ def test_a_row_that_makes_no_problem_stops_with_its_place_and_the_way_out(tmp_pa
 def test_rows_that_make_no_problem_are_left_out_when_asked_and_told(tmp_path, reward):
     path = jsonl(tmp_path / "d.jsonl", UNUSABLE)
     task = make(path, reward, test_share=0.0, unusable="skip")
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="such rows are left out") as told:
         assert questions(task, "train") == ["a", "c"]
     (only,) = told
     assert str(only.message).startswith(f"{path}, row 2: has no field 'question'")

@@ -149,7 +149,7 @@ def test_a_hub_path_goes_through_load_dataset(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", local)
     path = "hub:openai/gsm8k:main"
     assert [dict(row.fields) for row in read_rows(path, "train")] == FIELDS
-    assert [row.where for row in read_rows(path)][0] == f"{path} (train), row 1"
+    assert next(row.where for row in read_rows(path)) == f"{path} (train), row 1"
     assert set(asked) == {("openai/gsm8k", "main")}
 
 
@@ -185,13 +185,14 @@ def test_a_path_that_is_not_there_says_how_to_read_the_hub():
         list(read_rows("no/where"))
 
 
-ROW = Row("f.jsonl", 3, {"Problem": "p", "empty": " ", "n": 1, "json": "[1]", "broken": "[1"})
+FIELDS_OF_ROW = {"Problem": "p", "empty": " ", "n": 1, "json": "[1]", "broken": "[1"}
+ROW = Row("f.jsonl", 3, FIELDS_OF_ROW, (*FIELDS_OF_ROW, "more"))
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: ROW["x"], "has no field 'x' (it has: Problem, empty, n, json, broken)"),
+        (lambda: ROW["x"], "has no field 'x' (it has: Problem, empty, n, json, broken, more)"),
         (lambda: ROW.text("n"), "field 'n' must be a text, got 1"),
         (lambda: ROW.text("empty"), "field 'empty' is empty"),
         (lambda: ROW.json("broken", list), "field 'broken' is no JSON (Expecting"),

@@ -22,12 +22,12 @@ from gradmass.types import UsageError
 
 SECONDS_BETWEEN_LINES = 2.0
 LEFT_OUT = {
-    "repeated": "ask what an earlier row asks",
-    "contradicts": "ask what an earlier row asks, with another answer",
-    "overlap": "ask what a test problem asks",
-    "unusable": "make no problem",
-    "unmeasured": "have no solve rate",
-    "filtered": "are outside the solve rates asked for",
+    "repeated": "repeated",
+    "contradicts": "repeated with another answer",
+    "overlap": "a test problem",
+    "unusable": "no problem",
+    "unmeasured": "without a solve rate",
+    "filtered": "outside the solve rates asked for",
 }
 """What became of rows, by the names that ``Tally`` counts under."""
 
@@ -147,9 +147,8 @@ def _lines(task: Task, found: Audit) -> list[str]:
         count = f"{split.num_problems:,}" if split.is_all else f"the first {split.num_problems:,}"
         lines.append(f"  {name}: {count} problems")
         for kind, number in split.left_out.items():
-            lines.append(
-                f"    {number:,} rows {LEFT_OUT[kind]}, the first: {split.first_left_out[kind]}"
-            )
+            first = split.first_left_out[kind]
+            lines.append(f"    left out as {LEFT_OUT[kind]}: {number:,}; the first: {first}")
     lines.append("")
     for check in found.checks:
         mark = "-" if not check.num_checked else "ok" if check.is_passed else "FAIL"

@@ -28,9 +28,9 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class _Open(NamedTuple):
-    """A brace that is not closed yet."""
+    """A box that is not closed yet: the depth of its brace, and where it starts."""
 
-    is_box: bool
+    depth: int
     start: int
     inside: int
 
@@ -66,27 +66,29 @@ def _boxes(text: str) -> list[tuple[int, int, str | None]]:
     One pass, whatever is nested in what.
     """
     opened: list[_Open] = []
-    last_start = -1
+    depth, last_start = 0, -1
     found: list[tuple[int, int, str | None]] = []
     for token in TOKEN.finditer(text):
         word = token.group()
-        if word == "{":
-            opened.append(_Open(False, token.start(), token.end()))
-        elif word == "}":
-            if opened and (last := opened.pop()).is_box and last.start == last_start:
-                found.append((last.start, token.end(), text[last.inside : token.start()]))
-        elif token["box"]:
+        if token["box"]:
             last_start = token.start()
             if word.endswith("{"):
-                opened.append(_Open(True, token.start(), token.end()))
+                depth += 1
+                opened.append(_Open(depth, last_start, token.end()))
             else:
                 end = BARE_END.search(text, token.end(), token.end() + MAX_BARE)
                 stop = token.end() + MAX_BARE if end is None else end.start()
-                found.append((token.start(), stop, text[token.end() : stop]))
-    found += [
-        (last.start, len(text), None) for last in opened if last.is_box and last.start == last_start
-    ]
-    return sorted(found, key=lambda box: box[0])
+                found.append((last_start, stop, text[token.end() : stop]))
+        elif word == "{":
+            depth += 1
+        elif word == "}" and depth:
+            if opened and opened[-1].depth == depth:
+                box = opened.pop()
+                if box.start == last_start:  # none inside
+                    found.append((box.start, token.end(), text[box.inside : token.start()]))
+            depth -= 1
+    found += [(box.start, len(text), None) for box in opened if box.start == last_start]
+    return sorted(found, key=lambda entry: entry[0])
 
 
 def last_box_or_all(text: str) -> str | None:

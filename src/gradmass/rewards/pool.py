@@ -135,7 +135,10 @@ class Pool:
                 self._running = _Running(*self._arguments)
                 weakref.finalize(self, _Running.stop, self._running)
             running = self._running
-            futures = [running.executor.submit(running.ask, request) for request in requests]
+            try:
+                futures = [running.executor.submit(running.ask, request) for request in requests]
+            except RuntimeError as error:  # Python is ending
+                raise UsageError(CLOSED) from error
         replies = [_result(future) for future in futures]
         if running.is_stopped:
             raise UsageError(CLOSED)
@@ -265,17 +268,18 @@ class _Running:
     def ask(self, request: Any) -> Reply:
         """Return the reply to a request, by any worker; a crash is tried a second time.
 
-        A worker also dies when the machine runs out of memory through no fault of the request.
+        A worker also dies when the machine runs out of memory through no fault of the request, or
+        while it is idle. The second try has a new one.
         """
-        reply = self._ask_once(request)
+        reply = self._ask_once(request, is_second=False)
         if reply.failure in (Failure.CRASH, Failure.MACHINERY) and not self.is_stopped:
-            reply = self._ask_once(request)
+            reply = self._ask_once(request, is_second=True)
         return reply
 
-    def _ask_once(self, request: Any) -> Reply:
+    def _ask_once(self, request: Any, *, is_second: bool) -> Reply:
         start = time.monotonic()
         try:
-            worker = self._worker()
+            worker = self._worker(is_new=is_second)
         except (EOFError, OSError) as error:
             return Reply(None, time.monotonic() - start, Failure.MACHINERY, "", str(error))
         start = time.monotonic()
@@ -299,17 +303,19 @@ class _Running:
             detail = "no status" if status is None else _how(status)
         return Reply(value, seconds, failure, stage, detail)
 
-    def _worker(self) -> _Worker:
+    def _worker(self, *, is_new: bool) -> _Worker:
         with self.lock:
             if self.is_stopped:
                 raise ConnectionError("the pool is closed")
-            if self.idle:
+            if self.idle and not is_new:
                 return self.idle.pop()
-            if self.zygote is not None and self.zygote.process.poll() is not None:
-                self.zygote.stop()
-                self.zygote = None
-            if self.zygote is None:
-                self.zygote = _Zygote(self.module, self.memory_mb)
+            if self.zygote is not None:
+                try:
+                    return _Worker(self.zygote)
+                except (EOFError, OSError):  # it was killed
+                    self.zygote.stop()
+                    self.zygote = None
+            self.zygote = _Zygote(self.module, self.memory_mb)
             return _Worker(self.zygote)
 
     def _give_back(self, worker: _Worker, *, is_usable: bool) -> int | None:

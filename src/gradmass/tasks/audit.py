@@ -213,7 +213,7 @@ class Bench:
     def _done(self, verdicts: Sequence[Verdict]) -> None:
         measured = [v.seconds for v in verdicts if v.seconds is not None]
         if measured:
-            self.slowest_s = max(measured + [self.slowest_s or 0.0])
+            self.slowest_s = max(*measured, self.slowest_s or 0.0)
         self.num_done += len(verdicts)
         self._on_progress(self.num_done, self._num_all)
 

@@ -19,9 +19,25 @@ from gradmass.tasks.rows import Row, RowError
 PYTHON3 = 3
 """CodeContests' number of the language."""
 IMPORTED = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools "
-    "operator io sys json builtins typing"
-).split()
+    "string",
+    "re",
+    "datetime",
+    "collections",
+    "heapq",
+    "bisect",
+    "copy",
+    "math",
+    "random",
+    "statistics",
+    "itertools",
+    "functools",
+    "operator",
+    "io",
+    "sys",
+    "json",
+    "builtins",
+    "typing",
+)
 IMPORTS = "\n".join(
     [f"from {name} import *" for name in IMPORTED]
     + [f"import {name}" for name in IMPORTED]
@@ -187,7 +203,7 @@ class CodeContests(CodeTask):
     def entry(self, row: Row) -> Entry:
         """A problem that reads standard input."""
         for name in ("input_file", "output_file"):
-            if name in row and row[name]:
+            if row.get(name):
                 raise row.error(f"uses the file {row[name]!r} in place of standard input or output")
         cases = [
             {"stdin": stdin, "stdout": stdout}
@@ -196,10 +212,10 @@ class CodeContests(CodeTask):
         ]
         if not cases:
             raise row.error("has no tests")
-        limit = row["time_limit"] if "time_limit" in row else None
+        limit = row.get("time_limit")
         languages, programs = parallel(row, "solutions", "language", "solution")
         python = [p for code, p in zip(languages, programs, strict=True) if code == PYTHON3]
-        memory = row["memory_limit_bytes"] if "memory_limit_bytes" in row else 0
+        memory = row.get("memory_limit_bytes")
         data = CodeData(
             row.where,
             json.dumps(cases),
@@ -263,7 +279,7 @@ class InputOutputTask(CodeTask):
             is_wrapped=bool(function) and is_wrapped,
             programs=tuple(row.json("solutions", list)[:MAX_GOLDS] if row["solutions"] else ()),
         )
-        starter = row["starter_code"] if "starter_code" in row else ""
+        starter = row.get("starter_code")
         form = READS_INPUT
         if function:
             form = header(starter) if starter else f"\n\nWrite the function `{function}`."
@@ -271,10 +287,10 @@ class InputOutputTask(CodeTask):
 
 
 def input_tests(inputs: list[Any], outputs: list[Any]) -> list[dict[str, Any]]:
-    """Tests that give standard input, from texts or lists of lines.
+    r"""Tests that give standard input, from texts or lists of lines.
 
-    >>> input_tests([["1", "2"]], ["3\\n"])
-    [{'stdin': '1\\n2', 'stdout': '3\\n'}]
+    >>> input_tests([["1", "2"]], ["3\n"])
+    [{'stdin': '1\n2', 'stdout': '3\n'}]
     """
     return [
         {"stdin": lines(given), "stdout": lines(wanted)}

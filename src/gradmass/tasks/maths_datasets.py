@@ -80,7 +80,7 @@ class MathsTask(DatasetTask):
             )
         question = row.text(row.first_of("problem", "question"))
         gold = self.checked(row, self.gold(row))
-        solution = row["solution"] if "solution" in row else ""
+        solution = row.get("solution")
         has_box = isinstance(solution, str) and BOX.search(solution) is not None
         name = str(row["unique_id"]) if "unique_id" in row else ""
         return Entry(question, MathsData(gold, solution if has_box else ""), name, gold)

@@ -50,9 +50,9 @@ class ReasoningGym(Task):
     """One of reasoning-gym's datasets, by its name there.
 
     Prompt: the item's question, and where the answer stands between tags, ``instruction``. Without
-    an answer the completion is unparsed. Right: the dataset's own ``score_answer`` gives full score.
-    Wrong: it gives less, or raises. Problems are the dataset's items in order, each question once;
-    the test split holds the questions whose hash says so.
+    an answer the completion is unparsed. Right: the dataset's own ``score_answer`` gives full
+    score. Wrong: it gives less, or raises. Problems are the dataset's items in order, each question
+    once; the test split holds the questions whose hash says so.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -62,7 +62,7 @@ class ReasoningGym(Task):
     options: str = ""
     """Fields of the dataset's own configuration, as in TOML: "min_numbers = 3, max_numbers = 4"."""
     seed: int = 0
-    """Seed of the dataset; most draw item i from seed + i, so seeds closer than size share items."""
+    """Seed of the dataset. Most draw item i from seed + i: seeds closer than size share items."""
     size: int = 10_000
     """Items drawn, of which both splits are made."""
     test_share: float = 0.1

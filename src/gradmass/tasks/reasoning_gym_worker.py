@@ -127,8 +127,8 @@ def score(data: Any, entry: Mapping[str, Any], answer: str | None) -> dict[str, 
 def guard() -> None:
     """Refuse files to write, programs and the network to this process from now on.
 
-    Several scorers call Python's ``eval`` on the answer. This keeps what a policy stumbles upon from
-    doing harm; it is no sandbox for code that was written to break out.
+    Several scorers call Python's ``eval`` on the answer. This keeps what a policy stumbles upon
+    from doing harm; it is no sandbox for code that was written to break out.
     """
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,6 +1,6 @@
 """Rows of a dataset: JSON Lines, JSON and Parquet files, folders, `datasets` folders, the hub.
 
-Every row knows its file and its number there, so that what is wrong with it can be said in one line.
+Every row knows its file and its number there, so that one line can say what is wrong with it.
 """
 
 import gzip
@@ -8,7 +8,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,15 @@ class Row:
     Args:
         file: Where it comes from, as shown to a person.
         number: Its number there, from 1 (the line of a JSON Lines file).
-        fields: Its columns by name.
+        fields: Its columns by name, those that were asked for.
+        names: All of its columns.
         defect: Why it could not be read; None where it could.
     """
 
     file: str
     number: int
     fields: Mapping[str, Any] = field(hash=False)
+    names: tuple[str, ...] = ()
     defect: str | None = None
 
     @property
@@ -62,9 +64,12 @@ class Row:
             RowError: The row has no such column.
         """
         if name not in self.fields:
-            has = ", ".join(self.fields) or "none"
-            raise self.error(f"has no field {name!r} (it has: {has})")
+            raise self.error(f"has no field {name!r} (it has: {', '.join(self.names) or 'none'})")
         return self.fields[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a column, or the default where the row does not have it."""
+        return self.fields.get(name, default)
 
     def text(self, name: str) -> str:
         """The value of a column that must be a text with something in it.
@@ -89,8 +94,8 @@ class Row:
         for name in names:
             if name in lower:
                 return lower[name]
-        has = ", ".join(self.fields) or "none"
-        raise self.error(f"has no field {' or '.join(map(repr, names))} (it has: {has})")
+        wanted, has = " or ".join(map(repr, names)), ", ".join(self.names) or "none"
+        raise self.error(f"has no field {wanted} (it has: {has})")
 
     def json(self, name: str, kind: type) -> Any:
         """The value of a column that holds JSON of a kind as a text.
@@ -201,9 +206,9 @@ def _row(
     if defect is None and not isinstance(value, dict):
         defect = f"must be a JSON object, got {_short(value)}"
     if defect is not None:
-        return Row(file, number, {}, defect)
+        return Row(file, number, {}, (), defect)
     kept = {key: value[key] for key in value if columns is None or key.lower() in columns}
-    return Row(file, number, kept)
+    return Row(file, number, kept, tuple(value))
 
 
 def _parquet_rows(file: Path, columns: Collection[str] | None) -> Iterator[Row]:
@@ -214,16 +219,13 @@ def _parquet_rows(file: Path, columns: Collection[str] | None) -> Iterator[Row]:
         raise _not_installed(str(file), error) from error
     try:
         with pyarrow.parquet.ParquetFile(file) as parquet:
-            names = [
-                name
-                for name in parquet.schema_arrow.names
-                if columns is None or name.lower() in columns
-            ]
+            names = tuple(parquet.schema_arrow.names)
+            kept = [name for name in names if columns is None or name.lower() in columns]
             number = 0
-            for batch in parquet.iter_batches(PARQUET_ROWS_AT_ONCE, columns=names):
+            for batch in parquet.iter_batches(PARQUET_ROWS_AT_ONCE, columns=kept):
                 for fields in batch.to_pylist():
                     number += 1
-                    yield Row(str(file), number, fields)
+                    yield Row(str(file), number, fields, names)
     except (OSError, pyarrow.ArrowException) as error:
         raise UsageError(f"cannot read {file}: {' '.join(str(error).split())}") from error
 
@@ -268,10 +270,10 @@ def _dataset_rows(
         place, data = f"{place} ({split})", data[split]
     elif split:
         raise UsageError(f"{place} has no splits, got split {split!r}")
-    names: Iterable[str] = data.column_names
+    names = tuple(data.column_names)
     data = data.select_columns([n for n in names if columns is None or n.lower() in columns])
     for number, fields in enumerate(data, 1):
-        yield Row(place, number, fields)
+        yield Row(place, number, fields, names)
 
 
 def _not_installed(place: str, error: ModuleNotFoundError) -> UsageError:

@@ -19,8 +19,6 @@ from gradmass.rewards.maths.notation import (
 from gradmass.rewards.maths.numbers import Literal, read_number
 from gradmass.rewards.maths.units import split_unit
 
-MAX_DEPTH = 8
-"""Brackets within brackets that are taken apart."""
 AND_OR = (
     r"(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])"
     r"|\\(?:lor|vee|land|wedge)(?![a-zA-Z]))"
@@ -119,101 +117,97 @@ def read(text: str) -> Form:
     Raises:
         UnreadableError: Neither words nor anything the parser understands.
     """
-    return _read(clean(text), 0)
+    return _read(clean(text))
 
 
-def _read(text: str, depth: int) -> Form:
+def _read(text: str) -> Form:
     if not text:
         raise UnreadableError("nothing there")
-    if depth > MAX_DEPTH:
-        raise UnreadableError("brackets too deep")
     if (number := read_number(text)) is not None:
         return Value(text, "", number)
     plain = unwrap_text(text)
     if m := CHOICE.fullmatch(plain):
         letter = m[1] or m[2]
-        rest = _read(m["rest"], depth + 1) if m["rest"] else Words(letter.lower())
+        rest = _read(m["rest"]) if m["rest"] else Words(letter.lower())
         return Choice(letter, rest)
     is_list = bool(WHOLE_TEXT.fullmatch(text)) and len(split_top(plain, SEPARATOR)[0]) > 1
     if (is_words(text) and not is_list) or text in (r"\ldots", r"\vdots"):
         return Words(words(text))
     # What one text command holds is read as if it stood alone: \text{A and B}.
-    return _read_parts(plain if WHOLE_TEXT.fullmatch(text) else text, depth)
+    return _read_parts(plain if WHOLE_TEXT.fullmatch(text) else text)
 
 
-def _read_parts(text: str, depth: int) -> Form:
+def _read_parts(text: str) -> Form:
     parts, joiners = split_top(text, SEPARATOR)
     if "," in joiners and ";" in joiners:  # x = 1, y = 2; x = 3, y = 4
         parts, joiners = split_top(text, re.compile(";"))
     if len(parts) > 1:
         joiner = "or" if any(re.search("or|vee", j) for j in joiners) else "and"
-        return Group("list", _items(parts, depth), "", joiner)
+        return Group("list", _items(parts), "", joiner)
     body, unit = split_unit(text)
     if unit and (number := read_number(body)) is not None:
         return Value(body, unit, number)
     if len(split_top(text, UNION)[0]) > 1:
-        return SetText(_items(split_top(text, UNION)[0], depth), text)
+        return SetText(_items(split_top(text, UNION)[0]), text)
     signs = split_top(text, SIGN)
     if signs[1]:
-        return _relation(*signs, text, depth)
+        return _relation(*signs, text)
     pair = brackets(text)
     if pair is not None:
-        return _bracketed(*pair, text, depth)
+        return _bracketed(*pair, text)
     if r"\pm" in text or r"\mp" in text:
-        return Group("list", _both_signs(text, depth), "", "or")
+        return Group("list", _both_signs(text), "", "or")
     if SETS.search(text):
         return SetText((), text)
     return _value(text, body, unit)
 
 
-def _items(parts: list[str], depth: int) -> tuple[Form, ...]:
+def _items(parts: list[str]) -> tuple[Form, ...]:
     """Each part read; what stands for two, by a plus or minus, counts as two."""
     items: list[Form] = []
     for part in parts:
-        form = _read(part, depth + 1)
+        form = _read(part)
         is_two = isinstance(form, Group) and form.kind == "list" and re.search(r"\\[pm]{2}", part)
         items += form.items if is_two and isinstance(form, Group) else [form]
     return tuple(items)
 
 
-def _both_signs(text: str, depth: int) -> tuple[Form, ...]:
+def _both_signs(text: str) -> tuple[Form, ...]:
     upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
     lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
-    return _read(re.sub(r"^\s*\+\s*", "", upper), depth + 1), _read(lower, depth + 1)
+    return _read(re.sub(r"^\s*\+\s*", "", upper)), _read(lower)
 
 
-def _bracketed(left: str, inside: str, right: str, text: str, depth: int) -> Form:
+def _bracketed(left: str, inside: str, right: str, text: str) -> Form:
     parts, _ = split_top(inside, re.compile("[,;]"))
     if left == r"\{" or (left == "{" and len(parts) > 1):
         condition = split_top(inside, BUILDER)[0]
         if len(condition) == 2 and SIGN.search(condition[1]):
-            return _read(condition[1], depth + 1)
-        return Group("set", _items(parts, depth) if inside else (), r"\{\}")
+            return _read(condition[1])
+        return Group("set", _items(parts) if inside else (), r"\{\}")
     if len(parts) > 1:
         if r"\pm" in inside or r"\mp" in inside:
-            return Group("list", _both_signs(text, depth), "", "or")
-        return Group("tuple", tuple(_read(p, depth + 1) for p in parts), left + right)
-    return (
-        _read(inside, depth + 1) if left + right in ("()", "{}", "[]") else _value(text, text, "")
-    )
+            return Group("list", _both_signs(text), "", "or")
+        return Group("tuple", tuple(_read(p) for p in parts), left + right)
+    return _read(inside) if left + right in ("()", "{}", "[]") else _value(text, text, "")
 
 
-def _relation(parts: list[str], signs: list[str], text: str, depth: int) -> Form:
+def _relation(parts: list[str], signs: list[str], text: str) -> Form:
     if signs == [r"\in"]:
-        return _read(parts[1], depth + 1)
+        return _read(parts[1])
     if r"\approx" in signs:
         # The number that is rounded was meant, the rounding is a help to the reader.
         at = signs.index(r"\approx")
         exact = parts[: at + 1]
         if len(exact) == 1 and NAME.fullmatch(exact[0]):
             exact = [exact[0], parts[at + 1]]
-        return _read("=".join(exact), depth + 1)
+        return _read("=".join(exact))
     if any(sign not in ("=", r"\equiv") for sign in signs):
         return Inequality(text)
     if not parts[0]:
-        return _read("=".join(parts[1:]), depth + 1)
+        return _read("=".join(parts[1:]))
     name = re.sub(r"\s", "", parts[0]) if is_name(parts[0]) else ""
-    value = _read(parts[-1], depth + 1)
+    value = _read(parts[-1])
     if isinstance(value, Group) and value.kind == "list":  # x = 1 \pm \sqrt{2}
         return value
     return Equation(name, parts[0], parts[-1], value)

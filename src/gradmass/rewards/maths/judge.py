@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Generator
 from typing import Any
 
-from gradmass.rewards.maths.notation import clean
+from gradmass.rewards.maths.notation import clean, nesting
 from gradmass.rewards.maths.numbers import read_number, same_number
 
 MAX_LENGTH = 2000
 """Characters of the longest answer, and gold, that is read."""
+MAX_NESTING = 25
+"""Brackets and braces within each other that are read: the parser's time grows with them."""
 Judgement = tuple[str, str]
 """Outcome and detail of a verdict."""
 
@@ -50,6 +52,8 @@ def judge(gold: str, answer: str) -> Generator[str, None, Judgement]:
     for name, text, outcome in (("gold", gold, "error"), ("answer", answer, "unparsed")):
         if len(text) > MAX_LENGTH:
             return outcome, f"{name} of {len(text):,} characters: too long, {MAX_LENGTH:,} are read"
+        if (depth := nesting(text)) > MAX_NESTING:
+            return outcome, f"{name} nested {depth} deep: too deep, {MAX_NESTING} are read"
     try:
         gold_form = _read_gold(gold)
     except UnreadableError as error:

@@ -95,6 +95,11 @@ def depths(text: str) -> Iterator[tuple[int, int]]:
         i = at + 1 if at > i else i + 1
 
 
+def nesting(text: str) -> int:
+    """How many brackets and braces are open at once, at most."""
+    return max((depth for _, depth in depths(text)), default=0)
+
+
 def split_top(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """Split at separators outside of all brackets; returns the parts and what parted them."""
     parts, found, start = [], [], 0

@@ -154,7 +154,7 @@ def verdict_of(reply: Reply) -> Verdict:
     if reply.failure is Failure.MACHINERY:
         return Verdict(Outcome.ERROR, detail, reply.seconds)
     if reply.stage != "gold":
-        return Verdict(Outcome.ERROR, f"gold cannot be worked out ({detail})", reply.seconds)
+        return Verdict(Outcome.ERROR, f"the gold cannot be worked out ({detail})", reply.seconds)
     if reply.failure is Failure.TIMEOUT:
         return Verdict(Outcome.TIMEOUT, "time limit", reply.seconds)
     return Verdict(Outcome.WRONG, detail, reply.seconds)
