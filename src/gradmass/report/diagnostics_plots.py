@@ -22,8 +22,8 @@ from gradmass.report.plots import (
     styled,
 )
 
-MAX_PROBLEMS = 200
-"""Problems in the map of solve rates, the first of the run."""
+MAX_PROBLEMS, MAX_VISITS = 60, 20
+"""Problems in the map of solve rates, the first of the run, and visits of them, evenly chosen."""
 LAST_SHARE = 0.2
 """Share of a run, at its end, that distributions are averaged over."""
 
@@ -200,14 +200,18 @@ def _draw_problems(panel: Axes, run: Run) -> None:
     if not visits:
         return
     num_visits = max(map(len, visits))
-    map_PN = np.full((len(visits), num_visits), np.nan)
+    every = -(-num_visits // MAX_VISITS)
+    shown = range(0, num_visits, every)
+    map_PN = np.full((len(visits), len(shown)), np.nan)
     for row, values in enumerate(visits):
-        map_PN[row, : len(values)] = [rate for _, rate in values]
-    panel.imshow(
-        map_PN, aspect="auto", cmap="Greys", vmin=0, vmax=1, origin="lower",
-        extent=(0.5, num_visits + 0.5, 0, len(visits)), interpolation="nearest",
+        rates = [rate for _, rate in values[::every]]
+        map_PN[row, : len(rates)] = rates
+    edges_N = np.arange(len(shown) + 1) * every + 0.5
+    # Not as an image: the page holds drawings only, which can be saved as they are.
+    panel.pcolormesh(
+        edges_N, np.arange(len(visits) + 1), np.ma.masked_invalid(map_PN), cmap="Greys", vmin=0,
+        vmax=1,
     )  # fmt: skip
-    panel.plot([], [])
     panel.axhline(0, color=FAINT, linewidth=0.5)
     panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     panel.set_xlabel("visit of the problem")
