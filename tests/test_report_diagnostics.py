@@ -9,7 +9,8 @@ from gradmass.commands.progress import Progress
 from gradmass.config import Recipe
 from gradmass.metrics.signal import solve_rates_by_problem
 from gradmass.record import Run, RunWriter
-from gradmass.report import diagnostics_plots, write_report
+from gradmass.report import diagnostics_plots
+from gradmass.report import page as page_module
 from gradmass.tables import load_recipe, to_tables
 from gradmass.training.train import train
 
@@ -32,11 +33,15 @@ def run(tmp_path_factory):
     return Run(path)
 
 
-@pytest.fixture(scope="module")
-def page(run, tmp_path_factory):
-    out = tmp_path_factory.mktemp("page") / "report.html"
-    write_report([run], out)
-    return out.read_text()
+@pytest.fixture
+def page(run, monkeypatch):
+    """The page's words; figures have tests of their own, and take seconds."""
+    monkeypatch.setattr(page_module, "inline_svg", lambda document, name: "")
+    monkeypatch.setattr(page_module.plots, "svg", lambda figure: "")
+    monkeypatch.setattr(
+        page_module, "FIGURES", dict.fromkeys(page_module.FIGURES, lambda runs: None)
+    )
+    return lambda: page_module.render([run])
 
 
 def lines(panel):
@@ -49,15 +54,14 @@ def panel_of(figure, title):
 
 
 def test_warnings_stand_on_the_page_with_what_they_cannot_tell(page):
+    page = page()
     assert "Step 6, entropy collapse</strong>: it is 0.1. Cannot tell why &lt;b&gt;." in page
     assert "No rule for a warning held" not in page
 
 
-def test_a_page_without_warnings_says_that_this_is_no_proof_of_health(run, tmp_path, monkeypatch):
+def test_a_page_without_warnings_says_that_this_is_no_proof_of_health(page, monkeypatch):
     monkeypatch.setattr(diagnostics_plots, "warnings_of", lambda run: [])
-    write_report([run], tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text()
-    assert "No rule for a warning held in this run. That is no proof of health" in text
+    assert "No rule for a warning held in this run. That is no proof of health" in page()
 
 
 def test_other_weights_stand_in_a_table_with_means_over_looks(run, page):
@@ -73,7 +77,7 @@ def test_other_weights_stand_in_a_table_with_means_over_looks(run, page):
             assert row["mean_snr"] == pytest.approx(sum(known) / len(known))
         assert row["quality"] == looked[-1][place]["quality"]
     assert judged[2]["quality"] is None
-    assert re.search(r"<th scope=\"row\">grpo \(in use\)</th>", page)
+    assert re.search(r"<th scope=\"row\">grpo \(in use\)</th>", page())
 
 
 def test_figures_show_what_was_recorded(run):
