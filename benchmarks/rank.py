@@ -142,15 +142,15 @@ def main() -> None:
     share = pairs[0]["grpo"].metrics[-1]["rank/head_parameter_share"]
     print(
         f"{arguments.seeds} pairs of {arguments.steps} steps; r_1 of noise {noise:.3f}, the head's "
-        f"share of the parameters {share:.3f}; differences asym_grpo_delta(.5) - grpo, 95% t\n"
-        "intervals over seeds"
+        f"share of the parameters {share:.3f};\n"
+        "differences asym_grpo_delta(.5) - grpo with 95% t intervals over seeds"
     )
     for place, rows in found.items():
-        print(f"\n{place:27} {'grpo':>7} {'asym':>7}   difference")
+        print(f"\n{place:29} {'grpo':>7} {'asym':>7}   difference")
         for label, row in rows.items():
             gap = row["difference"]
             print(
-                f"  {label:25} {row['grpo']:7.3f} {row['asym']:7.3f}   "
+                f"  {label:27} {row['grpo']:7.3f} {row['asym']:7.3f}   "
                 f"{gap['mean']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
                 + (f" ({len(row['by_pair'])} pairs)" if len(row["by_pair"]) < len(pairs) else "")
             )

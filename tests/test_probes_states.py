@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from gradmass.config import Recipe
+from gradmass.record import Run, RunWriter
+from gradmass.tables import load_recipe, to_tables
 from gradmass.tasks.countdown import Countdown
+from gradmass.training.probes import schedule
 from gradmass.training.probes.change import ChangeProbe
 from gradmass.training.probes.states import (
     answer_states,
@@ -16,6 +20,7 @@ from gradmass.training.probes.states import (
     shared_row,
 )
 from gradmass.training.rollout import sample, uniforms
+from gradmass.training.train import train
 
 P, G, T = 4, 3, 20
 
@@ -74,6 +79,32 @@ def test_logits_that_are_capped_after_the_head_are_noticed(policy, rollouts, mon
 
     monkeypatch.setattr(policy, "forward", capped)
     assert not is_plain_head(policy, rollouts)
+
+
+def test_a_model_with_capped_logits_is_trained_and_told_of_once(tmp_path, monkeypatch):
+    flags = ["--weight=grpo", "--train.steps=3", "--train.num_problems=2", "--probe.every=1"]
+    flags += ["--train.prompts_per_step=2", "--train.group_size=2", "--probe.rank_every=0"]
+    flags += ["--eval.every=0", "--eval.num_problems=1", "--eval.num_samples=0"]
+    recipe = load_recipe(Recipe, None, flags)
+    monkeypatch.setattr(schedule, "is_plain_head", lambda policy, rollouts: False)
+    writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": to_tables(recipe)}, {})
+
+    def die(row):
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, writer, die)
+    writer.close()
+    writer = RunWriter.resume(tmp_path / "run", {})
+    assert train(recipe, writer, lambda row: None)
+    writer.close()
+    rows = Run(tmp_path / "run").metrics
+    told = [(row["step"], w["name"]) for row in rows for w in row.get("warnings", [])]
+    assert told == [(1, "not measured")]
+    for row in rows[1:]:
+        assert "signal/snr" in row
+        assert not any(key.startswith(("states/", "rank/m", "entropy/change")) for key in row)
 
 
 def test_other_architectures_have_plain_heads_too(other_policy, tokenizer):

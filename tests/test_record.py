@@ -138,7 +138,17 @@ def test_the_layout_is_what_the_documentation_says(whole):
     assert [entry.name for entry in (whole / "checkpoints").iterdir()] == ["step-000005"]
     sizes = json.loads((whole / "state.json").read_text())["sizes"]
     assert sizes == {name: (whole / name).stat().st_size for name in sizes}
-    assert len(sizes) == 3
+    assert len(sizes) == 4
+
+
+def test_rows_of_diagnostics_read_back_and_a_run_without_the_file_has_none(tmp_path):
+    writer = RunWriter.create(tmp_path / "run", CONFIG, ENV)
+    rows = [{"step": 1, "kind": "difficulty", "counts": [1, 2]}, {"step": 2, "kind": "signal"}]
+    writer.log_diagnostics(rows)
+    writer.close()
+    assert Run(tmp_path / "run").diagnostics == rows
+    (tmp_path / "run" / "diagnostics.jsonl").unlink()  # recorded before there were any
+    assert Run(tmp_path / "run").diagnostics == []
 
 
 def test_a_new_run_can_be_read_before_its_first_row(tmp_path):

@@ -98,6 +98,7 @@ def rollout_rows(step: int, completion: str) -> list[dict]:
         {
             **shared,
             "problem_id": f"train{i // 10}",
+            "group": 2 * step + i // 10,
             "verdict": verdict,
             "detail": f"step {step}, rollout {i}",
             "weight": 0.65 if verdict == "right" else -0.35,
@@ -346,7 +347,7 @@ def test_figures_ignore_and_keep_the_settings_of_the_user(runs):
 
 def test_both_halves_of_a_figure_are_windows_on_one_drawing(page):
     figures = re.findall(r'<div class="drawing".*?</div>', page, re.DOTALL)
-    assert len(figures) == 7
+    assert len(figures) == 13
     for figure in figures:
         (x, _, width, height), (x_2, _, width_2, height_2) = (
             [float(number) for number in box.split()]

@@ -89,6 +89,11 @@ max_grad_norm = 2
 every = 2
 num_problems = 8
 num_samples = 9
+
+[probe]
+every = 7
+rank_every = 9
+weights = ["maxrl", "power:alpha=3"]
 """
 """Every field of a recipe away from its default."""
 

@@ -1,5 +1,7 @@
 """Looking at a run changes nothing of it; what looking remembers survives an interruption."""
 
+from pathlib import Path
+
 import pytest
 
 from gradmass.config import Recipe
@@ -83,6 +85,18 @@ def test_an_interrupted_run_sees_what_an_uninterrupted_one_sees(seen, tmp_path):
     broken = run_to_end([*flags, *OFTEN], tmp_path / "broken", die_at=(5, 7))
     assert without(broken.metrics, ("time/",)) == without(run.metrics, ("time/",))
     assert broken.diagnostics == run.diagnostics
+
+
+@pytest.mark.parametrize("seen", ["grpo-kl"], indirect=True)
+def test_every_metric_of_a_run_is_on_the_page_of_metrics(seen):
+    run, _ = seen
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    keys = {key for row in run.metrics for key in row if "/" in key}
+    keys = {key for key in keys if key.split("/")[0] not in ("test", "ood", "time", "weight")}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+    for row in run.diagnostics:
+        for key in [*row, *(row["matrices"][0] if row["kind"] == "spectrum" else [])]:
+            assert f"`{key}`" in page or key in ("step", "name", "shape", "r_1_noise"), key
 
 
 @pytest.mark.parametrize("seen", ["grpo-kl"], indirect=True)

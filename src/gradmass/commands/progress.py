@@ -82,6 +82,8 @@ class Progress:
         """Show a row; on a terminal, values stay until a row brings new ones."""
         if self._is_quiet:
             return
+        for warning in row.get("warnings", []):
+            self._warn(f"{label} step {row['step']}".strip(), warning)
         if self._rich is not None:
             self._shown[label] |= row
             text = self._text(self._shown[label])
@@ -95,6 +97,16 @@ class Progress:
             seconds = (now - first_time) / (step - first_step) * (self._num_steps - step)
             words.append(f"{seconds:.0f}s left")
         print(" ".join(words), file=sys.stderr, flush=True)
+
+    def _warn(self, where: str, warning: Mapping[str, str]) -> None:
+        text = (
+            f"warning, {where}: {warning['name']}: {warning['message']}. "
+            f"Cannot tell {warning['cannot_tell']}."
+        )
+        if self._rich is not None:
+            self._rich.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def _text(self, row: Mapping[str, Any]) -> str:
         shown = ((SHORT.get(key, key), row.get(key)) for key in self._keys)

@@ -1,7 +1,8 @@
 """How much a batch's gradient knows: effective sample size, signal to noise, quality by (10)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -244,3 +245,34 @@ def update_quality(
         num_effective=float(num_effective),
         known_share=known_share,
     )
+
+
+def solve_rates_by_problem(
+    rollouts: Iterable[Mapping[str, Any]],
+) -> dict[str, list[tuple[int, float]]]:
+    """Solve rate of each problem at each of its visits, from the record of rollouts.
+
+    Args:
+        rollouts: Rows with ``problem_id``, ``group``, ``step`` and ``verdict``. A verdict of
+            ``error`` is no answer: it counts neither as right nor as wrong.
+
+    Returns:
+        For each problem, in order of its first visit, pairs of step and share of right rollouts;
+        a visit without a scored rollout is left out.
+
+    >>> row = {"problem_id": "a", "group": 0, "step": 1}
+    >>> solve_rates_by_problem([{**row, "verdict": "right"}, {**row, "verdict": "wrong"}])
+    {'a': [(1, 0.5)]}
+    """
+    visits: dict[str, dict[tuple[int, int], list[bool]]] = {}
+    for row in rollouts:
+        visit = (row["step"], row["group"])
+        answers = visits.setdefault(row["problem_id"], {}).setdefault(visit, [])
+        if row["verdict"] != "error":
+            answers.append(row["verdict"] == "right")
+    return {
+        problem: [
+            (step, sum(answers) / len(answers)) for (step, _), answers in groups.items() if answers
+        ]
+        for problem, groups in visits.items()
+    }

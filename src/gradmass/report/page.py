@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gradmass.record import Run
-from gradmass.report import plots
+from gradmass.report import diagnostics_plots, plots
 from gradmass.report.evaluations import (
     KS,
     at_equal_pass_at_1,
@@ -37,6 +37,7 @@ FIGURES: dict[str, Callable[[Sequence[Run]], Any]] = {
     "masses": plots.masses,
     "rank": plots.rank,
     "optimisation": plots.optimisation,
+    **diagnostics_plots.FIGURES,
 }
 SYMBOLS = {"right": "✓", "wrong": "✗", "unparsed": "?", "timeout": "…", "error": "!"}
 SAMPLE_ROWS, MOST_CHARACTERS = 16, 800
@@ -256,6 +257,14 @@ def render(runs: Sequence[Run]) -> str:
         recipe=recipe,
         differing=differing_fields(run.config["recipe"] for run in runs),
         environment=rows_by_key(run.env for run in runs),
+        diagnostics=[
+            (
+                item,
+                diagnostics_plots.warnings_of(item.run),
+                diagnostics_plots.weights_judged(item.run),
+            )
+            for item in items
+        ],
         samples=samples,
         shown_verdicts={
             row["verdict"] for _, steps in samples for step in steps for row in step["rows"]

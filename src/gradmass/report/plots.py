@@ -160,67 +160,67 @@ def svg(figure: Figure) -> str:
 def accuracy(runs: Sequence[Run]) -> Figure:
     """Pass@1 and pass@100 against rollouts: exact, and sampled with its interval."""
     note = "Line: exact. Square with bar: sampled, with its 95% interval for these fixed problems"
-    figure, columns = _canvas(runs, 2, note)
+    figure, columns = canvas(runs, 2, note)
     # Two columns: of more splits the first two are drawn, all are in the tables.
     for panels, split in zip(columns, splits_of(runs), strict=False):
         for panel, k in zip(panels, (1, 100), strict=True):
             key = pass_key(runs, split, k)
             panel.set_title(f"Pass@{k}, {split} problems{_unless_exact(key)}")
             for place, (run, look) in enumerate(zip(runs, looks(runs), strict=True)):
-                aside = (place - (len(runs) - 1) / 2) * 0.006 * _end(runs)
+                aside = (place - (len(runs) - 1) / 2) * 0.006 * end(runs)
                 _draw_sampled(panel, run, look, f"{split}/sampled_pass@{k}", aside)
                 x, y = series(run, "rollouts", key)
                 panel.plot(x, y, marker="o", markersize=2.2, **look.line)
-    return _finish(figure, columns, runs)
+    return finish(figure, columns, runs)
 
 
 @styled()
 def tradeoff(runs: Sequence[Run]) -> Figure:
     """Pass@100 against pass@1: the path of each run from its start, a mark an evaluation."""
-    figure, columns = _canvas(runs, 1, "Ring: start of a run. Square: its last evaluation", 2.6)
+    figure, columns = canvas(runs, 1, "Ring: start of a run. Square: its last evaluation", 2.6)
     for (panel,), split in zip(columns, splits_of(runs), strict=False):
         across, up = (pass_key(runs, split, k) for k in (1, 100))
         panel.set_title(f"Pass@100, {split} problems{_unless_exact(up)}")
         _draw_paths(panel, runs, across, up)
         panel.set_xlabel(f"pass@1, {split} problems")
-    return _finish(figure, columns, runs, shares_rollouts=False)
+    return finish(figure, columns, runs, shares_rollouts=False)
 
 
 @styled()
 def groups(runs: Sequence[Run]) -> Figure:
     """Solve rate in training, and the shares of groups that are all right, all wrong, mixed."""
-    figure, columns = _canvas(runs, 2, _steps_note(runs))
+    figure, columns = canvas(runs, 2, steps_note(runs))
     (solve_rate, all_right), (mixed, all_wrong) = columns
-    _draw_steps(solve_rate, runs, "Solve rate of training rollouts", "rollout/solve_rate")
-    _draw_steps(mixed, runs, "Share of mixed groups", "groups/mixed")
-    _draw_steps(all_right, runs, "Share of groups all right", "groups/all_right")
-    _draw_steps(all_wrong, runs, "Share of groups all wrong", "groups/all_wrong")
-    return _finish(figure, columns, runs)
+    draw_steps(solve_rate, runs, "Solve rate of training rollouts", "rollout/solve_rate")
+    draw_steps(mixed, runs, "Share of mixed groups", "groups/mixed")
+    draw_steps(all_right, runs, "Share of groups all right", "groups/all_right")
+    draw_steps(all_wrong, runs, "Share of groups all wrong", "groups/all_wrong")
+    return finish(figure, columns, runs)
 
 
 @styled()
 def entropy(runs: Sequence[Run]) -> Figure:
     """Token entropy and length in training; entropy over right answers at evaluations."""
-    figure, columns = _canvas(runs, 2, _steps_note(runs) + ". Dots: evaluations")
-    _draw_steps(columns[0][0], runs, "Token entropy in training (nats)", "entropy/mean_nats")
-    _draw_steps(columns[0][1], runs, "Length of rollouts (tokens)", "rollout/length_mean")
+    figure, columns = canvas(runs, 2, steps_note(runs) + ". Dots: evaluations")
+    draw_steps(columns[0][0], runs, "Token entropy in training (nats)", "entropy/mean_nats")
+    draw_steps(columns[0][1], runs, "Length of rollouts (tokens)", "rollout/length_mean")
     for panel, split in zip(columns[1], splits_of(runs), strict=False):
         panel.set_title(f"Entropy over right answers, {split} problems (nats)")
-        _draw_evaluations(panel, runs, f"{split}/answer_entropy_nats")
-    return _finish(figure, columns, runs)
+        draw_evaluations(panel, runs, f"{split}/answer_entropy_nats")
+    return finish(figure, columns, runs)
 
 
 @styled()
 def masses(runs: Sequence[Run]) -> Figure:
     """Gradient masses, and the alpha and delta that the weight used."""
-    figure, columns = _canvas(runs, 2, _steps_note(runs) + ". Alpha and delta as used, unsmoothed")
+    figure, columns = canvas(runs, 2, steps_note(runs) + ". Alpha and delta as used, unsmoothed")
     (positive, alpha), (negative, delta) = columns
-    _draw_steps(positive, runs, "Positive mass m_S (weight per rollout)", "mass/positive")
-    _draw_steps(negative, runs, "Negative mass m_F (weight per rollout)", "mass/negative")
+    draw_steps(positive, runs, "Positive mass m_S (weight per rollout)", "mass/positive")
+    draw_steps(negative, runs, "Negative mass m_F (weight per rollout)", "mass/negative")
     negative.sharey(positive)
-    _draw_steps(alpha, runs, "Alpha (1 as in GRPO)", "weight/alpha", window=1)
-    _draw_steps(delta, runs, "Delta (1: masses balanced)", "weight/delta", window=1)
-    return _finish(figure, columns, runs)
+    draw_steps(alpha, runs, "Alpha (1 as in GRPO)", "weight/alpha", window=1)
+    draw_steps(delta, runs, "Delta (1: masses balanced)", "weight/delta", window=1)
+    return finish(figure, columns, runs)
 
 
 @styled()
@@ -230,17 +230,17 @@ def rank(runs: Sequence[Run]) -> Figure:
         "Dotted: r₁ of noise of the same shape; the head's share of all parameters. "
         "Ring: first evaluation with a change. Square: last"
     )
-    figure, columns = _canvas(runs, 2, note)
+    figure, columns = canvas(runs, 2, note)
     (top_share, energy), (norm, path) = columns
     top_share.set_title("r₁: share of the head's change in one direction")
-    _draw_evaluations(top_share, runs, "rank/head_top1_share", "rank/head_top1_share_noise")
+    draw_evaluations(top_share, runs, "rank/head_top1_share", "rank/head_top1_share_noise")
     energy.set_title("Head's share of the change of all parameters")
-    _draw_evaluations(energy, runs, "rank/head_energy_share", "rank/head_parameter_share")
+    draw_evaluations(energy, runs, "rank/head_energy_share", "rank/head_parameter_share")
     norm.set_title("Norm of the head's change")
-    _draw_evaluations(norm, runs, "rank/head_change_norm")
+    draw_evaluations(norm, runs, "rank/head_change_norm")
     path.set_title("r₁ at equal norm")
     _draw_paths(path, runs, "rank/head_change_norm", "rank/head_top1_share")
-    _finish(figure, [[top_share], [energy], [norm]], runs)
+    finish(figure, [[top_share], [energy], [norm]], runs)
     path.set_xlabel("norm of the head's change")
     return figure
 
@@ -248,16 +248,16 @@ def rank(runs: Sequence[Run]) -> Figure:
 @styled()
 def optimisation(runs: Sequence[Run]) -> Figure:
     """Gradient norm, clipped share, loss, and where the seconds go."""
-    figure, columns = _canvas(runs, 2, _steps_note(runs) + ". Bars: means over the run")
+    figure, columns = canvas(runs, 2, steps_note(runs) + ". Bars: means over the run")
     (norm, loss), (clipped, seconds) = columns
-    _draw_steps(norm, runs, "Gradient norm before clipping", "optim/grad_norm")
-    _draw_steps(loss, runs, "Loss (its level says nothing of quality)", "loss/value")
-    _draw_steps(clipped, runs, "Share of tokens clipped", "loss/clip_share")
+    draw_steps(norm, runs, "Gradient norm before clipping", "optim/grad_norm")
+    draw_steps(loss, runs, "Loss (its level says nothing of quality)", "loss/value")
+    draw_steps(clipped, runs, "Share of tokens clipped", "loss/clip_share")
     _draw_seconds(seconds, runs)
-    return _finish(figure, [[norm], [loss], [clipped]], runs)
+    return finish(figure, [[norm], [loss], [clipped]], runs)
 
 
-def _canvas(
+def canvas(
     runs: Sequence[Run], rows: int, note: str, panel_in: float = PANEL_IN
 ) -> tuple[Figure, Columns]:
     """Two columns that a page may part in the middle: legend over the left, note over the right."""
@@ -283,16 +283,16 @@ def _canvas(
     return figure, columns
 
 
-def _finish(
+def finish(
     figure: Figure, columns: Columns, runs: Sequence[Run], shares_rollouts: bool = True
 ) -> Figure:
     """Label the axis of rollouts, and say so where a panel has nothing to show."""
     for panels in columns:
         for panel in panels:
             if shares_rollouts:
-                panel.set_xlim(0, 1.02 * _end(runs))
+                panel.set_xlim(0, 1.02 * end(runs))
                 panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-                panel.xaxis.set_major_formatter(_thousands)
+                panel.xaxis.set_major_formatter(thousands)
                 panel.tick_params(labelbottom=panel is panels[-1])
             if not panel.has_data() or not any(len(line.get_xdata()) for line in panel.lines):
                 message = "not recorded in these runs"
@@ -307,7 +307,8 @@ def _unless_exact(key: str) -> str:
     return " (sampled)" if SAMPLED in key else ""
 
 
-def _steps_note(runs: Sequence[Run]) -> str:
+def steps_note(runs: Sequence[Run]) -> str:
+    """What the lines of single steps are, for the note of a figure."""
     window, every = smoothing_window(runs), drawn_every(runs)
     thinned = f" (1 in {every} drawn)" if every > 1 else ""
     if window == 1:
@@ -315,9 +316,10 @@ def _steps_note(runs: Sequence[Run]) -> str:
     return f"Faint: single steps{thinned}. Line: rolling mean of {window} steps"
 
 
-def _draw_steps(
+def draw_steps(
     panel: Axes, runs: Sequence[Run], title: str, key: str, window: int | None = None
 ) -> None:
+    """A line a run of a metric of every step, smoothed, over the single steps."""
     panel.set_title(title)
     window, every = window or smoothing_window(runs), drawn_every(runs)
     for run, look in zip(runs, looks(runs), strict=True):
@@ -327,7 +329,8 @@ def _draw_steps(
         panel.plot(x[::every], rolling_mean(y, window)[::every], **look.line)
 
 
-def _draw_evaluations(panel: Axes, runs: Sequence[Run], key: str, baseline: str = "") -> None:
+def draw_evaluations(panel: Axes, runs: Sequence[Run], key: str, baseline: str = "") -> None:
+    """A line with dots a run of a metric known now and then, and a dotted one of another."""
     for run, look in zip(runs, looks(runs), strict=True):
         x, y = series(run, "rollouts", key)
         panel.plot(x, y, marker="o", markersize=2.2, **look.line)
@@ -379,9 +382,11 @@ def _draw_seconds(panel: Axes, runs: Sequence[Run]) -> None:
     panel.set_xlabel("seconds")
 
 
-def _end(runs: Sequence[Run]) -> int:
+def end(runs: Sequence[Run]) -> int:
+    """Rollouts of the longest run."""
     return max(1, *(int(row["rollouts"]) for run in runs for row in run.metrics))
 
 
-def _thousands(value: float, _: int) -> str:
+def thousands(value: float, _: int) -> str:
+    """A number of rollouts as short as it goes."""
     return f"{value / 1000:g}k" if value >= 10000 else f"{value:g}"

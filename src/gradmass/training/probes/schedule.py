@@ -30,6 +30,12 @@ from gradmass.training.probes.states import (
 from gradmass.weights import Weight
 
 Row = dict[str, Any]
+CAPPED = {
+    "name": "not measured",
+    "message": "the model changes its logits after the output head, so hidden states, M_1, M_2, "
+    "rho_perp and the entropy after an update are left out",
+    "cannot_tell": "anything of these; all other measurements are as for any model",
+}
 RECENT = 10
 """Looks over which the quality of updates (10) is pooled."""
 
@@ -66,8 +72,10 @@ class Probes:
             if row["kind"] == "signal":
                 self._recent.append(Levels(**{k: _tuple(v) for k, v in row["levels"].items()}))
         self._alarms = Alarms(_bounds(recipe.weight))
+        self._is_told = False
         for row in metrics:
             self._alarms.see(row)
+            self._is_told |= CAPPED in row.get("warnings", [])
         self._has_plain_head: bool | None = None
         self._entropy_before: float | None = None
         self.details: list[Row] = []
@@ -129,6 +137,9 @@ class Probes:
     def warnings(self, row: Row) -> Row:
         """``{"warnings": [...]}`` where a whole row of metrics gives any, else nothing."""
         warnings = self._alarms.see(row)
+        if self._has_plain_head is False and not self._is_told:
+            self._is_told = True
+            warnings.append(CAPPED)
         return {"warnings": warnings} if warnings else {}
 
     def _signal(self, policy: PreTrainedModel, batch: Batch) -> Row:
