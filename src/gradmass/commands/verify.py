@@ -15,7 +15,7 @@ KINDS = {
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0 where the answer is right, 1 where it is not."""
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: gradmass verify KIND ...\n")
+        print("usage: gradmass verify KIND ... [--json]\n")
         print("\n".join(f"  {name:8} {what}" for name, what in KINDS.items()))
         print("\ngradmass verify KIND --help says more.")
         return 0

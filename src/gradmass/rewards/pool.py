@@ -28,6 +28,8 @@ START_LIMIT_S = 120.0
 """Longest wait for the process that workers are forked from; it imports, on a busy machine too."""
 REQUESTS_PER_WORKER = 1000
 """After which a worker is replaced: parsers and symbolic algebra keep caches that only grow."""
+LAST_WORDS_S = 0.3
+"""How long a worker whose socket closed may take to end by itself."""
 CLOSED = "the verifier was closed while it was at work"
 
 
@@ -194,10 +196,10 @@ class _Worker:
     def _wait_until(self, deadline: float) -> None:
         self.line.end.settimeout(max(1e-3, deadline - time.monotonic()))
 
-    def end(self) -> int:
-        """Kill it; returns how it had ended: minus the signal, or the exit status."""
+    def end(self, patience_s: float) -> int:
+        """Kill it unless it ends soon; returns minus the signal, or the exit status."""
         self.line.end.close()
-        return self.zygote.kill(self.pid)
+        return self.zygote.end(self.pid, patience_s)
 
 
 class _Zygote:
@@ -237,10 +239,10 @@ class _Zygote:
             socket.send_fds(self.line.end, [b'["fork"]'], [end.fileno()])
             return int(self.line.receive())
 
-    def kill(self, pid: int) -> int:
-        """End a worker; returns how it had ended."""
+    def end(self, pid: int, patience_s: float) -> int:
+        """Kill a worker unless it ends soon; returns how it ended."""
         with self.lock:
-            self.line.send(["kill", pid])
+            self.line.send(["end", pid, patience_s])
             return int(self.line.receive())
 
     def stop(self) -> None:
@@ -298,7 +300,7 @@ class _Running:
             elif kind == "error":
                 failure, value, detail = Failure.MACHINERY, None, value
         seconds, stage = time.monotonic() - start, worker.stage
-        status = self._give_back(worker, is_usable=failure is None)
+        status = self._give_back(worker, failure)
         if failure is Failure.CRASH:
             detail = "no status" if status is None else _how(status)
         return Reply(value, seconds, failure, stage, detail)
@@ -318,15 +320,16 @@ class _Running:
             self.zygote = _Zygote(self.module, self.memory_mb)
             return _Worker(self.zygote)
 
-    def _give_back(self, worker: _Worker, *, is_usable: bool) -> int | None:
-        """Keep a worker, or end it; returns how it had ended, if that is known."""
-        if is_usable and worker.num_requests < REQUESTS_PER_WORKER:
+    def _give_back(self, worker: _Worker, failure: Failure | None) -> int | None:
+        """Keep a worker, or end it; returns how it ended, if that is known."""
+        if failure is None and worker.num_requests < REQUESTS_PER_WORKER:
             with self.lock:
                 if not self.is_stopped:
                     self.idle.append(worker)
                     return None
         try:
-            return worker.end()
+            # One that crashed is ending, and how it does is worth waiting for.
+            return worker.end(LAST_WORDS_S if failure is Failure.CRASH else 0.0)
         except (EOFError, OSError):
             return None
 

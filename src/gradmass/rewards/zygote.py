@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,8 +62,9 @@ def main(control_fd: int, module: str, memory_mb: int) -> None:
 
     Args:
         control_fd: The socket to the owner. It sends ``"fork"`` with a socket for the worker
-            beside it, answered by the worker's pid, and ``["kill", pid]``, answered by how it ended
-            (the negative signal, or the exit status).
+            beside it, answered by the worker's pid, and ``["end", pid, patience_s]``, answered by
+            how it ended (the negative signal, or the exit status) when it has, or was killed after
+            that long.
         module: Has ``handle``, the handler of a request, and ``warm_up``, called once here.
         memory_mb: What a worker may allocate beyond what this process has.
     """
@@ -81,9 +83,9 @@ def main(control_fd: int, module: str, memory_mb: int) -> None:
                     pids.add(pid := _fork(control, fds, imported.handle, memory_mb))
                     line.send(pid)
                 else:
-                    _, pid = request
+                    _, pid, patience_s = request
                     pids.remove(pid)
-                    line.send(_end(pid))
+                    line.send(_end(pid, patience_s))
         except (EOFError, ConnectionError):
             pass
         finally:
@@ -99,8 +101,14 @@ def _receive(control: socket.socket) -> tuple[Any, list[int]]:
     return json.loads(text), fds
 
 
-def _end(pid: int) -> int:
-    """Kill a worker if it still runs, and take its exit status."""
+def _end(pid: int, patience_s: float = 0.0) -> int:
+    """Kill a worker if it still runs after a while, and take its exit status."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

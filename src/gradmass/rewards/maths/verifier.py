@@ -51,7 +51,10 @@ class MathsVerifier:
     ) -> None:
         check_rule(extraction, thinking)
         if importlib.util.find_spec("math_verify") is None:
-            raise UsageError("mathematics needs math_verify: pip install 'gradmass[math]'")
+            raise UsageError(
+                "mathematics needs math_verify, which is not installed: "
+                "pip install 'gradmass[math]'"
+            )
         self._extraction, self._thinking = extraction, thinking
         self._pool = Pool(
             "gradmass.rewards.maths.judge",
