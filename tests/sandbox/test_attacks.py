@@ -47,7 +47,8 @@ def tries(action: str) -> str:
 
 def finds(expression: str) -> str:
     """A program that prints the right answer if the expression is true."""
-    return f"try:\n    print(42 if ({expression}) else 'nothing')\nexcept OSError:\n    print('nothing')"
+    nothing = "print('nothing')"
+    return f"try:\n    print(42) if {expression} else {nothing}\nexcept OSError:\n    {nothing}"
 
 
 ENDS = [
@@ -96,11 +97,11 @@ BOMBS = [
            "memory limit"),
     Attack("memory in a call", "def double(x): return bytearray(1 << 30)", "wrong", "memory limit",
            "call"),
-    Attack("memory in a mapping", tries("import mmap; mmap.mmap(-1, 1 << 30)"), "wrong", "OSError"),
+    Attack("memory in a map", tries("import mmap; mmap.mmap(-1, 1 << 30)"), "wrong", "OSError"),
     Attack("memory outside", tries("os.memfd_create('x')"), "wrong", "PermissionError"),
-    Attack("shared memory", finds("__import__('ctypes').CDLL(None).shmget(0, 1 << 20, 0o1600) >= 0"),
+    Attack("shared memory", finds("__import__('ctypes').CDLL(None).shmget(0, 9, 0o1600) >= 0"),
            "wrong", "nothing"),
-    Attack("a file too large", tries("open('x', 'wb').write(bytes(100 << 20))"), "wrong", "OSError"),
+    Attack("a large file", tries("open('x', 'wb').write(bytes(100 << 20))"), "wrong", "OSError"),
     Attack("many files", tries(
         "for i in range(100): open(f'x{i}', 'wb').write(bytes(8 << 20))"), "wrong", "OSError"),
     Attack("many empty files", tries("for i in range(10**6): open(f'x{i}', 'w').close()"), "wrong",
@@ -116,8 +117,8 @@ BOMBS = [
     Attack("a deep recursion", "def f(): f()\nf()", "wrong", "RecursionError"),
     Attack("a deeper recursion", "sys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
            "wrong|timeout", "memory limit|SIGSEGV"),
-    Attack("a recursion in C", "x = []\nfor _ in range(10**6): x = [x]\nsys.setrecursionlimit(10**9)"
-           "\nrepr(x)", "wrong|timeout", "SIGSEGV|memory limit"),
+    Attack("a recursion in C", "x = []\nfor _ in range(10**6): x = [x]\n"
+           "sys.setrecursionlimit(10**9)\nrepr(x)", "wrong|timeout", "SIGSEGV|memory limit"),
     Attack("a giant integer", "print(10 ** 10 ** 9)", "timeout|wrong"),
     Attack("giant digits", "x = 10 ** 5000\nprint(x)", "wrong", "ValueError"),
     Attack("a deep answer", "def double(x):\n    for _ in range(10**5): x = [x]\n    return x",
@@ -150,8 +151,8 @@ STALLS = [
            "call"),
     Attack("floods the check's channel", "while True: os.write(3, b'\\xff' * 65536)",
            "wrong|timeout", "", "check"),
-    Attack("writes junk to the channel", "os.write(3, b'\\0\\0\\0\\4{{{{'); time.sleep(99)", "wrong",
-           "plain", "call"),
+    Attack("writes junk to the channel", "os.write(3, b'\\0\\0\\0\\4{{{{'); time.sleep(99)",
+           "wrong", "plain", "call"),
 ]  # fmt: skip
 
 SPIES = [

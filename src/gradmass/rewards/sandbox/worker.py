@@ -120,11 +120,13 @@ class Worker:
 
     def __init__(self, isolation: Isolation, packages: Sequence[str]) -> None:
         self._isolation = isolation
+        words = bubblewrap.command(packages, INSIDE) if isolation == "bubblewrap" else []
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._files: list[IO[bytes]] = []
         self._control, theirs = socket.socketpair()
+        words += _interpreter(isolation, packages, theirs.fileno())
         self._process = subprocess.Popen(
-            _command(isolation, packages, theirs.fileno()),
+            words,
             env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -265,9 +267,8 @@ class Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _command(isolation: Isolation, packages: Sequence[str], control_fd: int) -> list[str]:
+def _interpreter(isolation: Isolation, packages: Sequence[str], control_fd: int) -> list[str]:
     is_isolated = isolation == "bubblewrap"
-    words = bubblewrap.command(packages, INSIDE) if is_isolated else []
     folder = bubblewrap.CODE if is_isolated else str(INSIDE.parent)
     is_root = is_isolated and os.geteuid() == 0
     settings = {
@@ -280,7 +281,7 @@ def _command(isolation: Isolation, packages: Sequence[str], control_fd: int) -> 
         f"main({control_fd}, json.loads({json.dumps(settings)!r}))"
     )
     # Neither this environment's packages nor its variables, nor bytecode written anywhere.
-    return [*words, bubblewrap.interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", start]
+    return [bubblewrap.interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", start]
 
 
 def _memory_file(content: bytes) -> IO[bytes]:
