@@ -1,4 +1,4 @@
-"""``gradmass verify``: one verdict, on an answer or a program."""
+"""``gradmass verify``: is this answer right? One kind of answer, one file; each has its flags."""
 
 import importlib
 from collections.abc import Sequence
@@ -7,19 +7,32 @@ from gradmass.registry import nearest
 from gradmass.types import UsageError
 
 KINDS = {
-    "math": "is a mathematical answer the gold answer?",
+    "math": "an answer against the gold answer",
+    "code": "a program against the tests of a problem",
 }
-"""Each is the module ``verify_<name>`` beside this one."""
+"""Each is the module ``verify_KIND`` beside this one."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0 where the answer is right, 1 where it is not."""
+    """Run the command: 0 right, 1 not right; bad input raises."""
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: gradmass verify KIND ... [--json]\n")
-        print("\n".join(f"  {name:8} {what}" for name, what in KINDS.items()))
-        print("\ngradmass verify KIND --help says more.")
+        print(_help())
         return 0
-    name, *rest = argv
-    if name not in KINDS:
-        raise UsageError(f"unknown kind {name!r}{nearest(name, KINDS)} (gradmass verify --help)")
-    return int(importlib.import_module(f"gradmass.commands.verify_{name}").main(rest))
+    kind, *rest = argv
+    if kind not in KINDS:
+        raise UsageError(f"verify: {kind!r} is no kind of answer{nearest(kind, KINDS)}")
+    module = importlib.import_module(f"gradmass.commands.verify_{kind}")
+    return int(module.main(rest))
+
+
+def _help() -> str:
+    lines = [
+        "usage: gradmass verify KIND ...",
+        "",
+        "One verdict, as JSON with --json; exit code 0 right, 1 not right, 2 bad input.",
+        "",
+        *(f"  {kind:6} {what}" for kind, what in KINDS.items()),
+        "",
+        "gradmass verify KIND --help says more.",
+    ]
+    return "\n".join(lines)

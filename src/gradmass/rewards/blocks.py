@@ -39,8 +39,8 @@ def find_program(completion: str, rule: CodeBlock, entry_point: str | None) -> s
     Raises:
         UsageError: There is no such rule.
 
-    >>> find_program("```python\ndef f(): return 1\n```\nTry:\n```python\nprint(f())\n```", "last", "f")
-    'def f(): return 1'
+    >>> find_program("```python\ndef f(): pass\n```\nTry:\n```python\nf()\n```", "last", "f")
+    'def f(): pass'
     """
     if rule not in get_args(CodeBlock):
         raise UsageError(f"code_block {rule!r} is not one of {', '.join(get_args(CodeBlock))}")

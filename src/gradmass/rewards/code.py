@@ -160,9 +160,8 @@ class _Pool:
     ) -> None:
         # Bubblewrap ends its sandbox with the thread that started it: these live until the end.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="gradmass-sandbox")
-        self._new_judge = lambda: Judge(
-            lambda: self._start(isolation, packages), stop_at_first_failure=stops_early
-        )
+        self._isolation, self._packages = isolation, packages
+        self._stops_early = stops_early
         self._own = threading.local()
         self._judges: list[Judge] = []
         self._is_closing = False
@@ -181,15 +180,15 @@ class _Pool:
 
     def _judge(self) -> Judge:
         if not hasattr(self._own, "judge"):
-            self._own.judge = self._new_judge()
+            self._own.judge = Judge(self._start, stop_at_first_failure=self._stops_early)
             self._judges.append(self._own.judge)
         judge: Judge = self._own.judge
         return judge
 
-    def _start(self, isolation: Isolation, packages: Sequence[str]) -> Worker:
+    def _start(self) -> Worker:
         if self._is_closing:
             raise SandboxLost("the verifier is closed")
-        return Worker(isolation, packages)
+        return Worker(self._isolation, self._packages)
 
 
 def _judging(problem: CodeProblem, program: str) -> Callable[[Judge], Verdict]:

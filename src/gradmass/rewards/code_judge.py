@@ -10,13 +10,13 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gradmass.rewards.code_problem import AssertTest, CallTest, CodeProblem, StdinTest, Test
 from gradmass.rewards.outputs import same_text, same_value
-from gradmass.rewards.sandbox import Ended, Limits, SandboxLost, Worker
+from gradmass.rewards.sandbox import Code, Ended, Limits, Worker
 from gradmass.rewards.sandbox.inside import plain, wire
 from gradmass.rewards.sandbox.inside.roles import REPLY_BYTES
 from gradmass.rewards.verdict import Outcome, Verdict
@@ -100,7 +100,7 @@ class Judge:
                 worker.close()
         self._program = self._tests = None
 
-    def _results(self, problem: CodeProblem, program: str) -> Iterator[_Result]:
+    def _results(self, problem: CodeProblem, program: str) -> Generator[_Result]:
         tests = list(problem.tests)
         while tests:
             if isinstance(tests[0], StdinTest):
@@ -119,9 +119,9 @@ class Judge:
 
     def _run(self, problem: CodeProblem, program: str, test: Test) -> _Result:
         assert isinstance(test, StdinTest)
-        spec = {"prelude": problem.prelude, "program": program}
         limits = Limits(wall_s=problem.time_limit_s, memory_mb=problem.memory_mb)
-        ended = self.prepare().run("script", spec, limits, test.stdin)
+        code = Code(program, problem.prelude)
+        ended = self.prepare().run("script", code, limits, test.stdin)
         fault = _fault(ended, problem)
         if fault is not None:
             return fault
@@ -141,10 +141,10 @@ class Judge:
         worker = self.prepare()
         host, theirs = socket.socketpair()
         limits = Limits(wall_s=problem.time_limit_s * len(tests) + 1.0, memory_mb=problem.memory_mb)
-        spec = {"prelude": problem.prelude, "program": program}
+        code = Code(program, problem.prelude)
         with host:
             with theirs:
-                worker.begin("serve", spec, limits, channel=theirs)
+                worker.begin("serve", code, limits, channel=theirs)
             try:
                 for test in tests:
                     assert isinstance(test, CallTest)
@@ -195,17 +195,13 @@ class Judge:
         with ours, theirs:
             worker.begin(
                 "serve",
-                {"prelude": problem.prelude, "program": program},
+                Code(program, problem.prelude),
                 Limits(wall_s=limit_s, memory_mb=memory_mb),
                 channel=theirs,
             )
             tester.begin(
                 "check",
-                {
-                    "prelude": problem.prelude,
-                    "program": test.code,
-                    "entry_point": problem.entry_point,
-                },
+                Code(test.code, problem.prelude, problem.entry_point),
                 Limits(wall_s=limit_s + CHECK_MARGIN_S, memory_mb=memory_mb),
                 channel=ours,
             )

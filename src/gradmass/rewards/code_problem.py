@@ -153,9 +153,8 @@ def _test_of(data: Any, where: str) -> Test:
     for cls, kinds in FORMS.items():
         if isinstance(data, Mapping) and data.keys() == kinds.keys():
             values = _checked(data, kinds, where)
-            return cls(
-                *(tuple(values[key]) if kinds[key] is list else values[key] for key in kinds)
-            )
+            values = {key: tuple(v) if kinds[key] is list else v for key, v in values.items()}
+            return cls(*(values[key] for key in kinds))
     forms = " or ".join("{" + ", ".join(kinds) + "}" for kinds in FORMS.values())
     found = "{" + ", ".join(data) + "}" if isinstance(data, Mapping) else repr(data)
     raise UsageError(f"{where} is {found}, and should be {forms}")

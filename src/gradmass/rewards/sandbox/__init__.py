@@ -4,6 +4,6 @@
 can see. ``inside`` is the code that runs in there.
 """
 
-from gradmass.rewards.sandbox.worker import Ended, Isolation, Limits, SandboxLost, Worker
+from gradmass.rewards.sandbox.worker import Code, Ended, Isolation, Limits, SandboxLost, Worker
 
-__all__ = ["Ended", "Isolation", "Limits", "SandboxLost", "Worker"]
+__all__ = ["Code", "Ended", "Isolation", "Limits", "SandboxLost", "Worker"]

@@ -1,6 +1,5 @@
 """The command line of bubblewrap: what a sandbox can see of the machine, which is little."""
 
-import glob
 import importlib.metadata
 import os
 import platform
@@ -62,12 +61,12 @@ def command(packages: Sequence[str], inside: Path) -> list[str]:
     words += ["--unshare-cgroup-try", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
     if os.geteuid() == 0:
         # Programs become a user that owns nothing, which only root can arrange.
-        words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL"]
     else:
         words += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
     visible = [path for path in (*LIBRARIES, *SMALL_FILES) if Path(path).exists()]
     # /lib is a link to /usr/lib on most systems; as a second copy it would show what is hidden.
-    links = {path: os.readlink(path) for path in visible if Path(path).is_symlink()}
+    links = {path: str(Path(path).readlink()) for path in visible if Path(path).is_symlink()}
     binds = {path: path for path in (*visible, *_interpreter_files()) if path not in links}
     binds |= {f"{PACKAGES}/{source.name}": str(source) for source in _files_of(packages)}
     binds |= {f"{CODE}/{inside.name}": str(inside)}
@@ -107,10 +106,10 @@ def _interpreter_files() -> list[str]:
 def _installed_packages() -> list[str]:
     """Folders of installed packages within what is bound: they may hold the very tests."""
     found = {
-        path
+        str(path)
         for root in (*_roots(), "/usr", "/usr/local")
         for lib in ("lib", sys.platlibdir)
-        for path in glob.glob(f"{root}/{lib}/python3*/*-packages")
+        for path in Path(root, lib).glob("python3*/*-packages")
     }
     within = (*LIBRARIES, *_interpreter_files())
     return [path for path in sorted(found) if path.startswith(tuple(f"{top}/" for top in within))]

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -50,6 +50,21 @@ ENVIRONMENT = {
 
 class SandboxLost(Exception):
     """The sandbox ended or does not answer; nothing is known about the program."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a process executes.
+
+    Args:
+        program: A program or, to check one, a test.
+        prelude: What runs before it, in the same namespace.
+        entry_point: The function that a test tests.
+    """
+
+    program: str
+    prelude: str = ""
+    entry_point: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +119,14 @@ class Worker:
     """
 
     def __init__(self, isolation: Isolation, packages: Sequence[str]) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._isolation = isolation
+        words = bubblewrap.command(packages, INSIDE) if isolation == "bubblewrap" else []
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._files: list[IO[bytes]] = []
         self._control, theirs = socket.socketpair()
+        words += _interpreter(isolation, packages, theirs.fileno())
         self._process = subprocess.Popen(
-            _command(isolation, packages, theirs.fileno()),
+            words,
             env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -128,34 +146,39 @@ class Worker:
         """Have a known program right before any other is judged."""
         program = "import threading\nthreading.Thread(target=print, args=(6 * 7,)).start()"
         limits = Limits(wall_s=START_S, memory_mb=1024)
-        ended = self.run("script", {"prelude": "", "program": program}, limits)
+        ended = self.run("script", Code(program), limits)
         if (ended.code, ended.stdout) != (0, b"42\n"):
             raise SandboxLost(f"a known program fails: {ended.stderr or ended}")
+        if ended.refused and self._isolation == "bubblewrap":
+            raise SandboxLost(f"this kernel does not limit {', '.join(ended.refused)}")
         if ended.refused:
             warnings.warn(
                 f"this platform does not limit {', '.join(ended.refused)} of programs", stacklevel=2
             )
 
-    def run(self, role: Role, spec: Mapping[str, Any], limits: Limits, stdin: str = "") -> Ended:
+    def run(self, role: Role, code: Code, limits: Limits, stdin: str = "") -> Ended:
         """Run a job to its end.
 
         Raises:
             SandboxLost: The sandbox is of no more use.
         """
-        self.begin(role, spec, limits, stdin=stdin)
+        self.begin(role, code, limits, stdin=stdin)
         return self.end()
 
     def begin(
         self,
         role: Role,
-        spec: Mapping[str, Any],
+        code: Code,
         limits: Limits,
         *,
         stdin: str = "",
         channel: socket.socket | None = None,
     ) -> None:
         """Start a job; ``end`` has to follow."""
-        contents = (json.dumps(spec).encode(), stdin.encode("utf-8", "surrogatepass"), b"", b"")
+        prelude, program, given = (
+            text.encode("utf-8", "surrogatepass") for text in (code.prelude, code.program, stdin)
+        )
+        contents = (prelude + program, given, b"", b"")
         self._files = [_memory_file(content) for content in contents]
         fds = [file.fileno() for file in self._files]
         if channel is not None:
@@ -168,7 +191,14 @@ class Worker:
             "tmp_mb": TMP_MB,
         }
         self._deadline = time.monotonic() + limits.wall_s + GRACE_S
-        self._send({"role": role, "wall_s": limits.wall_s, "bounds": bounds}, fds)
+        job = {
+            "role": role,
+            "prelude_bytes": len(prelude),
+            "entry_point": code.entry_point,
+            "wall_s": limits.wall_s,
+            "bounds": bounds,
+        }
+        self._send(job, fds)
 
     def stop(self) -> None:
         """End the job that runs, if it still does."""
@@ -219,7 +249,8 @@ class Worker:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        for file in (self._control, self._log, *self._files):
+        self._control.close()
+        for file in (self._log, *self._files):
             file.close()
 
     def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
@@ -236,9 +267,8 @@ class Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _command(isolation: Isolation, packages: Sequence[str], control_fd: int) -> list[str]:
+def _interpreter(isolation: Isolation, packages: Sequence[str], control_fd: int) -> list[str]:
     is_isolated = isolation == "bubblewrap"
-    words = bubblewrap.command(packages, INSIDE) if is_isolated else []
     folder = bubblewrap.CODE if is_isolated else str(INSIDE.parent)
     is_root = is_isolated and os.geteuid() == 0
     settings = {
@@ -251,15 +281,15 @@ def _command(isolation: Isolation, packages: Sequence[str], control_fd: int) -> 
         f"main({control_fd}, json.loads({json.dumps(settings)!r}))"
     )
     # Neither this environment's packages nor its variables, nor bytecode written anywhere.
-    return [*words, bubblewrap.interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", start]
+    return [bubblewrap.interpreter(), "-s", "-P", "-B", "-X", "utf8", "-c", start]
 
 
 def _memory_file(content: bytes) -> IO[bytes]:
     """An open file without a name, which starts with this content and is read from its start."""
     if hasattr(os, "memfd_create"):
-        file: IO[bytes] = open(os.memfd_create("gradmass", os.MFD_CLOEXEC), "r+b", buffering=0)
+        file: IO[bytes] = os.fdopen(os.memfd_create("gradmass"), "r+b", buffering=0)
     else:
-        file = tempfile.TemporaryFile(buffering=0)
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (its reader closes it)
     file.write(content)
     file.seek(0)
     return file

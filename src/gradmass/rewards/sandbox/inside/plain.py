@@ -36,9 +36,12 @@ def encode(value: Any, refer: Callable[[Any], Any] | None = None) -> Any:
         return float.__float__(value)
     if isinstance(value, str):
         return str.__str__(value)
-    for kind, cls in (("tuple", tuple), ("set", set), ("frozenset", frozenset)):
-        if isinstance(value, cls):
-            return {kind: [encode(item, refer) for item in cls.__iter__(value)]}
+    if isinstance(value, tuple):
+        return {"tuple": [encode(item, refer) for item in tuple.__iter__(value)]}
+    if isinstance(value, set):
+        return {"set": [encode(item, refer) for item in set.__iter__(value)]}
+    if isinstance(value, frozenset):
+        return {"frozenset": [encode(item, refer) for item in frozenset.__iter__(value)]}
     if isinstance(value, list):
         return [encode(item, refer) for item in list.__iter__(value)]
     if isinstance(value, dict):

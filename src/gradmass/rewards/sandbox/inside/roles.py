@@ -1,11 +1,11 @@
 """What a jailed process does: run a script, answer calls, or check what another one answers."""
 
+import _thread
 import atexit
 import builtins
-import json
+import contextlib
 import os
 import random
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -19,52 +19,52 @@ REPLY_BYTES = 16 << 20
 CHANNEL = 3
 
 
-def run_script(spec: dict[str, Any]) -> int:
+def run_script(prelude: str, program: str) -> int:
     """Run a program as ``python program.py`` would; returns its exit code."""
-    return _until_exit(lambda: _load(spec, "__main__"))
+    return _until_exit(lambda: _load("__main__", prelude, program))
 
 
-def answer_calls(spec: dict[str, Any]) -> int:
+def answer_calls(prelude: str, program: str) -> int:
     """Load a program, then call what the other side of the channel names, until it hangs up."""
-    channel = socket.socket(fileno=CHANNEL)
 
     def serve() -> None:
-        namespace = _load(spec, "program")
+        namespace = _load("program", prelude, program)
         objects: list[Any] = []
         instances: dict[str, Any] = {}
         while True:
             try:
-                request, _ = wire.receive(channel, limit=REPLY_BYTES)
+                request = wire.read(CHANNEL, REPLY_BYTES)
             except EOFError:
                 # Nothing of the program runs on: not its exit handlers, not its threads.
                 os._exit(0)
-            wire.send(channel, _answer(request, namespace, instances, objects))
+            wire.write(CHANNEL, _answer(request, namespace, instances, objects))
 
     return _until_exit(serve)
 
 
-def check_calls(spec: dict[str, Any], write_result: Callable[[bytes], Any]) -> int:
-    """Run assert-style tests here, on a program that runs elsewhere."""
-    result = {"passed": False, "detail": ""}
-    candidate = _Candidate(socket.socket(fileno=CHANNEL))
+def check_calls(prelude: str, test: str, entry_point: str | None) -> dict[str, Any]:
+    """Run assert-style tests here, on a program that runs elsewhere.
+
+    Returns:
+        ``passed``; then the number of ``calls``; or why not: the program is ``gone``, or the
+        ``detail`` of what the test raised.
+    """
+    candidate = _Candidate()
     # The same draws for every program that is tested.
     random.seed(0)
     namespace = _TestNamespace(candidate, __name__="tests")
     try:
-        exec(compile(spec["prelude"], "prelude.py", "exec", dont_inherit=True), namespace)
-        entry_point = spec["entry_point"]
+        exec(compile(prelude, "prelude.py", "exec", dont_inherit=True), namespace)
         if entry_point is not None:
             namespace[entry_point] = candidate.function(entry_point)
-        exec(compile(spec["program"], "test.py", "exec", dont_inherit=True), namespace)
+        exec(compile(test, "test.py", "exec", dont_inherit=True), namespace)
         if "check" in namespace and entry_point is not None:
             namespace["check"](namespace[entry_point])
-        result = {"passed": True, "calls": candidate.num_calls}
     except _Gone:
-        result["gone"] = True
+        return {"passed": False, "gone": True}
     except BaseException as error:  # whatever a test raises, it did not pass
-        result["detail"] = _describe(error)
-    write_result(json.dumps(result).encode())
-    return 0
+        return {"passed": False, "detail": _describe(error)}
+    return {"passed": True, "calls": candidate.num_calls}
 
 
 class _Gone(BaseException):
@@ -74,8 +74,7 @@ class _Gone(BaseException):
 class _Candidate:
     """The program in the other process, as functions."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
         self.num_calls = 0
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -92,8 +91,8 @@ class _Candidate:
             "kwargs": {name: plain.encode(value, _number_of) for name, value in kwargs.items()},
         }
         try:
-            wire.send(self._channel, request)
-            reply, _ = wire.receive(self._channel, limit=REPLY_BYTES)
+            wire.write(CHANNEL, request)
+            reply = wire.read(CHANNEL, REPLY_BYTES)
         except (EOFError, OSError) as error:
             raise _Gone from error
         if "value" in reply:
@@ -141,16 +140,16 @@ class _TestNamespace(dict[str, Any]):
         return self._candidate.function(name)
 
 
-def _load(spec: dict[str, Any], name: str) -> dict[str, Any]:
+def _load(name: str, prelude: str, program: str) -> dict[str, Any]:
     """Execute the prelude and the program in a module of this name."""
     module = ModuleType(name)
     module.__file__ = "program.py"
     sys.modules[name] = module
     sys.argv = ["program.py"]
     random.seed(0)
-    if spec["prelude"]:
-        exec(compile(spec["prelude"], "prelude.py", "exec", dont_inherit=True), module.__dict__)
-    exec(compile(spec["program"], "program.py", "exec", dont_inherit=True), module.__dict__)
+    if prelude:
+        exec(compile(prelude, "prelude.py", "exec", dont_inherit=True), module.__dict__)
+    exec(compile(program, "program.py", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
 
@@ -205,7 +204,8 @@ def _until_exit(run: Callable[[], Any]) -> int:
         _complain(_describe(error))
         code = 1
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        if _thread._count():
+            threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         # As Python does when it ends: files that only the program's names hold are flushed.
         if "__main__" in sys.modules:
@@ -232,10 +232,8 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _complain(text: str) -> None:
-    try:
+    with contextlib.suppress(OSError):  # where the program closed or filled it
         os.write(2, text.encode("utf-8", "replace") + b"\n")
-    except OSError:
-        pass  # the program closed or filled it
 
 
 def _describe(error: BaseException) -> str:

@@ -6,7 +6,6 @@ only an administrator, a debugger or an exploit uses.
 """
 
 import ctypes
-import platform
 import struct
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -27,20 +26,23 @@ CLONE, CLONE3 = (56, 220), (435, 435)
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 SIGNALS = {"kill": (62, 129), "tgkill": (234, 131)}
 PRLIMIT = (302, 261)
-DENIED: dict[str, tuple[int | None, int | None]] = {
-    # Another process, another file, another session.
-    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
-    "setsid": (112, 157), "setpgid": (109, 154),
-    # Namespaces and mounts.
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
-    "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
+Numbers = tuple[int | None, int | None]
+# What a jail is made with, and no program needs.
+SETUP: dict[str, Numbers] = {
+    "fork": (57, None), "vfork": (58, None), "unshare": (272, 97), "setns": (308, 268),
+    "mount": (165, 40), "pidfd_open": (434, 434), "setpgid": (109, 154), "setsid": (112, 157),
+}  # fmt: skip
+DENIED: dict[str, Numbers] = {
+    # Another file, another view of the file system.
+    "execve": (59, 221), "execveat": (322, 281), "umount2": (166, 39), "pivot_root": (155, 41),
+    "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
+    "mount_setattr": (442, 442),
     # Other processes: their memory, files and signals.
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440), "kcmp": (312, 272), "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130),
-    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "process_madvise": (440, 440), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
     # Memory that the limit on the address space does not count, or that outlives the process.
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
     "shmat": (30, 196), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
@@ -61,77 +63,99 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171), "clock_adjtime": (305, 266), "syslog": (103, 116),
     "iopl": (172, None), "ioperm": (173, None),
 }  # fmt: skip
+Line = tuple[int, int, int, int]
 
 
 class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]  # noqa: RUF012
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
 
 
-def instructions(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
-    """The filter for a machine: code, jump if true, jump if false, operand.
+def always(machine: str) -> list[Line]:
+    """What neither programs nor the process that jails them may call; loaded once, inherited.
+
+    Args:
+        machine: As ``platform.machine()`` names it; one of ``MACHINES``.
+
+    Returns:
+        Instructions: code, jump if true, jump if false, operand.
+    """
+    column = MACHINES[machine][1]
+    lines = _start(machine)
+    for numbers in DENIED.values():
+        lines += _refuse(numbers[column], EPERM)
+    # The C library then asks by clone, whose flags can be seen.
+    lines += _refuse(CLONE3[column], ENOSYS)
+    return [*lines, (RETURN, 0, 0, ALLOW)]
+
+
+def for_programs(machine: str, pid: int) -> list[Line]:
+    """What programs may not call in addition; short, because it is loaded for each.
 
     Args:
         machine: As ``platform.machine()`` names it; one of ``MACHINES``.
         pid: The process whose filter it is, the only one it may signal.
     """
-    architecture, column = MACHINES[machine]
-    program = [
+    column = MACHINES[machine][1]
+    lines = _start(machine)
+    for numbers in SETUP.values():
+        lines += _refuse(numbers[column], EPERM)
+    is_thread = [(LOAD, 0, 0, FIRST_ARGUMENT), (JUMP_ANY_BIT, 1, 0, CLONE_THREAD)]
+    lines += _allow_if(CLONE[column], is_thread, EPERM)
+    for numbers in SOCKETS.values():
+        lines += _allow_if(numbers[column], _first_argument_in(AF_UNIX), EAFNOSUPPORT)
+    for numbers in SIGNALS.values():
+        lines += _allow_if(numbers[column], _first_argument_in(pid), EPERM)
+    lines += _allow_if(PRLIMIT[column], _first_argument_in(0, pid), EPERM)
+    return [*lines, (RETURN, 0, 0, ALLOW)]
+
+
+def _start(machine: str) -> list[Line]:
+    lines = [
         (LOAD, 0, 0, ARCHITECTURE),
-        (JUMP_EQUAL, 1, 0, architecture),
+        (JUMP_EQUAL, 1, 0, MACHINES[machine][0]),
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER),
     ]
     if machine == "x86_64":  # the x32 numbers, which are the same calls under another name
-        program += [(JUMP_GREATER_EQUAL, 0, 1, 0x40000000), (RETURN, 0, 0, ERRNO | EPERM)]
-    for numbers in DENIED.values():
-        program += _refuse(numbers[column], EPERM)
-    # The C library then asks by clone, whose flags can be seen.
-    program += _refuse(CLONE3[column], ENOSYS)
-    program += _if_number(
-        CLONE[column],
-        [(LOAD, 0, 0, FIRST_ARGUMENT), (JUMP_ANY_BIT, 1, 0, CLONE_THREAD)],
-        EPERM,
-    )
-    for numbers in SOCKETS.values():
-        program += _if_first_argument(numbers[column], (AF_UNIX,), EAFNOSUPPORT)
-    for numbers in SIGNALS.values():
-        program += _if_first_argument(numbers[column], (pid,), EPERM)
-    program += _if_first_argument(PRLIMIT[column], (0, pid), EPERM)
-    return [*program, (RETURN, 0, 0, ALLOW)]
+        lines += [(JUMP_GREATER_EQUAL, 0, 1, 0x40000000), (RETURN, 0, 0, ERRNO | EPERM)]
+    return lines
 
 
-def _refuse(number: int | None, errno: int) -> list[tuple[int, int, int, int]]:
-    if number is None:
-        return []
-    return [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | errno)]
+def _refuse(number: int | None, errno: int) -> list[Line]:
+    return [] if number is None else [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | errno)]
 
 
-def _if_number(
-    number: int, test: list[tuple[int, int, int, int]], errno: int
-) -> list[tuple[int, int, int, int]]:
-    """For one call, allow it where the last jump of the test goes past the refusal."""
+def _allow_if(number: int, test: list[Line], errno: int) -> list[Line]:
+    """For one call: allow it where a jump of the test goes past the refusal."""
     block = [*test, (RETURN, 0, 0, ERRNO | errno), (RETURN, 0, 0, ALLOW)]
     return [(JUMP_EQUAL, 0, len(block), number), *block]
 
 
-def _if_first_argument(
-    number: int, allowed: tuple[int, ...], errno: int
-) -> list[tuple[int, int, int, int]]:
-    jumps = [
-        (JUMP_EQUAL, len(allowed) - position, 0, value) for position, value in enumerate(allowed)
-    ]
-    return _if_number(number, [(LOAD, 0, 0, FIRST_ARGUMENT), *jumps], errno)
+def _first_argument_in(*values: int) -> list[Line]:
+    jumps = [(JUMP_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [(LOAD, 0, 0, FIRST_ARGUMENT), *jumps]
 
 
-def load(libc: ctypes.CDLL, pid: int) -> None:
-    """Put this process under the filter for good; ``no_new_privs`` must be set already.
+class Filter:
+    """A filter in the form the kernel reads, made once and loaded by any child.
 
-    Raises:
-        OSError: The kernel refuses the filter.
+    Args:
+        lines: Its instructions.
     """
-    packed = b"".join(struct.pack("HBBI", *line) for line in instructions(platform.machine(), pid))
-    buffer = ctypes.create_string_buffer(packed, len(packed))
-    program = _Program(len(packed) // 8, ctypes.addressof(buffer))
-    mode = ctypes.c_ulong(SECCOMP_MODE_FILTER)
-    if libc.prctl(PR_SET_SECCOMP, mode, ctypes.byref(program)):
-        raise OSError(ctypes.get_errno(), "the kernel refuses the system-call filter")
+
+    def __init__(self, lines: list[Line]) -> None:
+        packed = b"".join(struct.pack("HBBI", *line) for line in lines)
+        self._buffer = ctypes.create_string_buffer(packed, len(packed))
+        self._program = _Program(len(lines), ctypes.addressof(self._buffer))
+
+    def load(self, libc: ctypes.CDLL) -> None:
+        """Put this process and its children under the filter, for good.
+
+        ``no_new_privs`` must be set already.
+
+        Raises:
+            OSError: The kernel refuses the filter.
+        """
+        mode = ctypes.c_ulong(SECCOMP_MODE_FILTER)
+        if libc.prctl(PR_SET_SECCOMP, mode, ctypes.byref(self._program)):
+            raise OSError(ctypes.get_errno(), "the kernel refuses the system-call filter")

@@ -4,6 +4,7 @@ Everything a program is and says passes by in open files, unread: this process h
 one program that the next could find in its copy of the memory.
 """
 
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -19,7 +20,7 @@ import time
 from typing import Any
 
 from . import roles, wire
-from .jail import Bounds, Kernel, limit
+from .jail import Bounds, Jail, Plan
 
 WARM = (
     "array", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum",
@@ -31,6 +32,7 @@ CODE, STDIN, STDOUT, STDERR, CHANNEL = range(5)
 """The files that come with a job, in this order; the last only where calls are answered."""
 HIGH = 64
 SETUP_FAILED = 111
+POLL_S = 0.005
 
 
 def main(control_fd: int, settings: dict[str, Any]) -> None:
@@ -38,15 +40,17 @@ def main(control_fd: int, settings: dict[str, Any]) -> None:
 
     Args:
         control_fd: The control socket.
-        settings: ``is_isolated``; ``uid`` for programs or None; ``packages``, folders to import from.
+        settings: ``is_isolated``; ``uid`` for programs or None; ``packages``, folders to import
+            from.
     """
-    # Of a folder of this kind nothing else is in sight; programs get it as their last resort.
-    sys.path = [path for path in sys.path if path != os.path.dirname(os.path.dirname(__file__))]
+    del sys.path[0]  # where this code was imported from
+    os.environ.pop("PWD", None)  # which bubblewrap sets, and programs are elsewhere
     sys.path += settings["packages"]
     for name in WARM:
         importlib.import_module(name)
     control = socket.socket(fileno=control_fd)
     zygote = _Zygote(control, settings)
+    gc.disable()
     gc.collect()
     gc.freeze()
     while True:
@@ -63,127 +67,105 @@ class _Zygote:
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
         self._control = control
         self._is_isolated = settings["is_isolated"]
-        self._kernel = Kernel(settings["uid"])
-        if not self._is_isolated:
-            self._kernel.adopt_orphans()
+        self._jail = Jail(settings["is_isolated"], settings["uid"])
 
     def run(self, job: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run one job to its end, by itself or by force, and leave nothing of it."""
         started = time.monotonic()
         folder = None if self._is_isolated else tempfile.mkdtemp(prefix="gradmass-")
         reports, report = os.pipe()
+        sleeper = None
+        # Tests are not the adversary: they need no namespace of their own within the sandbox.
+        has_namespace = self._is_isolated and job["role"] != "check"
+        plan = self._jail.plan(Bounds(**job["bounds"]), has_namespace=has_namespace)
         try:
-            if self._is_isolated:
-                self._kernel.prepare_pid_namespace()
-            guard = os.fork()
-            if guard == 0:
-                os.close(reports)
-                self._guard(job, fds, report, folder)
-            os.close(report)
-            for fd in fds:
-                os.close(fd)
-            said, forced = self._watch(guard, reports, started + job["wall_s"])
-            usage = os.wait4(guard, 0)[2]
-            if not self._is_isolated:
-                self._reap(guard)
+            if has_namespace:
+                sleeper = self._jail.enter_process_namespace()
+            program = self._jail.fork()
+            if program == 0:
+                self._become(job, fds, report, plan, folder or "/tmp")
+            forced = self._watch(program, started + job["wall_s"])
+            if forced:
+                os.kill(sleeper or program, signal.SIGKILL)
+            _, status, usage = os.wait4(program, 0)
         except OSError as error:
             return {"error": str(error)}
         finally:
-            os.close(reports)
+            if sleeper is not None:
+                self._jail.leave_process_namespace()
+                os.kill(sleeper, signal.SIGKILL)
+            self._reap()
+            os.close(report)
+            said = os.read(reports, 1 << 16)
+            for fd in (reports, *fds):
+                os.close(fd)
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-        seconds = time.monotonic() - started
-        cpu_s = usage.ru_utime + usage.ru_stime
-        return {"forced": forced, "seconds": seconds, "cpu_s": cpu_s} | said
+        return {
+            "status": None if forced else os.waitstatus_to_exitcode(status),
+            "forced": forced,
+            "seconds": time.monotonic() - started,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            **(json.loads(said) if said else {}),
+        }
 
-    def _watch(
-        self, guard: int, reports: int, deadline: float
-    ) -> tuple[dict[str, Any], str | None]:
-        """Wait for the guard's report, or end the job at its deadline or on the host's word."""
-        ready = select.select([reports, self._control], [], [], deadline - time.monotonic())[0]
-        if reports in ready:
-            text = b""
-            while chunk := os.read(reports, 1 << 16):
-                text += chunk
-            said: dict[str, Any] = {} if text else {"error": "the guard says nothing"}
-            for line in text.splitlines():
-                said |= json.loads(line)
-            return said, None
-        if self._is_isolated:
-            os.kill(guard, signal.SIGKILL)  # and with it all of its namespace
-        else:
-            try:
-                os.killpg(guard, signal.SIGKILL)
-            except ProcessLookupError:  # so early that there is no group yet
-                os.kill(guard, signal.SIGKILL)
-        return {}, "stopped" if ready else "timeout"
-
-    def _reap(self, group: int) -> None:
-        """Without a namespace of processes: end the group, and wait for all of it."""
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # nobody is left
-        try:
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
-        except ChildProcessError:
-            pass
 
-    def _guard(self, job: dict[str, Any], fds: list[int], report: int, folder: str | None) -> None:
-        """The first process of a job: it prepares the jail, forks the program, waits, reports."""
-        try:
-            self._control.close()
-            bounds = Bounds(**job["bounds"])
-            if self._is_isolated:
-                self._kernel.mount_private_tmp(bounds)
-            else:
-                os.setpgid(0, 0)
-                self._kernel.die_with_parent()
-            program = os.fork()
-            if program == 0:
-                self._program(job, fds, report, bounds, folder or "/tmp")
-            for fd in fds:
-                os.close(fd)
-            _, status = os.waitpid(program, 0)
-            _report(report, status=os.waitstatus_to_exitcode(status))
-        except OSError as error:
-            _report(report, error=str(error))
-        finally:
-            os._exit(0)
+    def _watch(self, program: int, deadline: float) -> str | None:
+        """Wait until the program ends, its time is up, or the host speaks."""
+        if not hasattr(os, "pidfd_open"):
+            return self._poll(program, deadline)
+        pidfd = os.pidfd_open(program)
+        left = max(0.0, deadline - time.monotonic())
+        ready = select.select([pidfd, self._control.fileno()], [], [], left)[0]
+        os.close(pidfd)
+        if pidfd in ready:
+            return None
+        return "stopped" if ready else "timeout"
 
-    def _program(
-        self, job: dict[str, Any], fds: list[int], report: int, bounds: Bounds, folder: str
+    def _poll(self, program: int, deadline: float) -> str | None:
+        """The same where no file tells that a process ended (macOS)."""
+        while time.monotonic() < deadline:
+            if os.waitid(os.P_PID, program, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                return None
+            if select.select([self._control.fileno()], [], [], POLL_S)[0]:
+                return "stopped"
+        return "timeout"
+
+    def _become(
+        self, job: dict[str, Any], fds: list[int], report: int, plan: Plan, folder: str
     ) -> None:
-        """The process of the program: it gives up what it has, then starts its role."""
-        code = SETUP_FAILED
+        """From here on this is the program's process: give up what it may not have, and start."""
         try:
-            if not self._is_isolated:
-                self._kernel.die_with_parent()
-            spec = json.loads(os.pread(fds[CODE], os.fstat(fds[CODE]).st_size, 0))
-            is_check = job["role"] == "check"
-            report, result = _take_places(fds, report, is_check)
-            refused = limit(bounds)
-            if refused and self._is_isolated:
-                raise OSError(f"this kernel does not limit {', '.join(refused)}")
+            code = os.pread(fds[CODE], os.fstat(fds[CODE]).st_size, 0)
+            report, result = _take_places(fds, report, is_check=job["role"] == "check")
+            refused = self._jail.lock(plan)
             if refused:
                 _report(report, refused=refused)
-            self._kernel.drop_powers()
             os.chdir(folder)
             os.close(report)
         except OSError as error:
             _report(report, error=str(error))
             os._exit(SETUP_FAILED)
+        status = 1
         try:
             gc.enable()
+            cut = job["prelude_bytes"]
+            prelude = code[:cut].decode("utf-8", "surrogatepass")
+            program = code[cut:].decode("utf-8", "surrogatepass")
             if job["role"] == "script":
-                code = roles.run_script(spec)
+                status = roles.run_script(prelude, program)
             elif job["role"] == "serve":
-                code = roles.answer_calls(spec)
+                status = roles.answer_calls(prelude, program)
             else:
-                code = roles.check_calls(spec, lambda text: os.write(result, text))
+                passed = roles.check_calls(prelude, program, job["entry_point"])
+                os.write(result, json.dumps(passed).encode())
+                status = 0
         finally:
-            os._exit(code)
+            os._exit(status)
 
 
 def _report(fd: int, **said: Any) -> None:
@@ -192,6 +174,8 @@ def _report(fd: int, **said: Any) -> None:
 
 def _take_places(fds: list[int], report: int, is_check: bool) -> tuple[int, int]:
     """Put the job's files where a process expects them, and close all others.
+
+    The standard streams of Python stay: the zygote used none, so only what is behind them changes.
 
     Returns:
         The report's new number, and that of the file for a check's result. What tests print goes
@@ -206,9 +190,4 @@ def _take_places(fds: list[int], report: int, is_check: bool) -> tuple[int, int]
     os.closerange(6 if is_check else 5, 1 << 16)
     if not channel:
         os.close(3)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]
-        2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
-    )
     return 4, 5
