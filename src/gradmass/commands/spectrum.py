@@ -93,44 +93,61 @@ def main(argv: Sequence[str]) -> int:
 def print_tables(entry: Mapping[str, Any]) -> None:
     """Print kinds of modules, then the matrices that changed most, then the notes."""
     console = Console()
-    console.print(_table("module", entry["modules"]))
-    matrices = sorted(entry["matrices"], key=lambda row: -row["energy_share"])
+    console.print(_modules_table(entry["modules"]))
+    changed = [row for row in entry["matrices"] if row["energy_share"]]
+    changed.sort(key=lambda row: -float(row["energy_share"]))
     console.print()
-    console.print(_table("matrix", matrices[:SHOWN]))
-    if len(matrices) > SHOWN:
-        print(f"{len(matrices) - SHOWN} more matrices changed less: see --json")
-    if entry["notes"]:
-        print()
+    console.print(_matrices_table(changed[:SHOWN]))
+    if len(changed) > SHOWN:
+        print(f"{len(changed) - SHOWN} more matrices changed less: see --json")
+    print()
     for note in entry["notes"]:
         print(f"note: {note}")
     print(
-        "\nr_1 near its noise value: no direction stands out. Far above it: one does, which is not "
-        "yet a collapse;\n--drop-rank 1 -o DIR and gradmass eval DIR say what it is worth."
+        "r_1 near its noise value: no direction stands out. Far above it: one does, which is no\n"
+        "collapse yet; --drop-rank 1 -o DIR, then gradmass eval DIR, say what it is worth."
     )
 
 
-def _table(what: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(what, box=None)
-    for name in ("shape", "r_1", "noise", "stable rank", "energy", "parameters", "changed"):
-        if not (name == "shape" and what == "module"):
-            table.add_column(name, justify="right")
-    table.add_column("singular values")
+def _modules_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("module", "r_1", "noise", "rank", "energy", "params", "changed")
     for row in rows:
-        cells = [escape(row["name"])]
-        if what == "matrix":
-            cells.append(" x ".join(map(str, row["shape"])))
-        r_1 = "cannot tell" if row["singular_values"] else "no change"
-        if row["r_1_noise"] is None:
-            r_1 = ""
-        table.add_row(
-            *cells,
-            r_1 if row["r_1"] is None else f"{row['r_1']:.4f}",
-            "" if row["r_1_noise"] is None else f"{row['r_1_noise']:.4f}",
-            "" if row["stable_rank"] is None else f"{row['stable_rank']:.1f}",
-            *(f"{row[key]:.2%}" for key in ("energy_share", "parameter_share", "changed_fraction")),
-            " ".join(f"{value:.3g}" for value in row["singular_values"][:3]),
-        )
+        rank = "" if row["stable_rank"] is None else f"{row['stable_rank']:.1f}"
+        shares = (f"{row[key]:.1%}" for key in ("energy_share", "parameter_share"))
+        table.add_row(_name(row), *_r_1(row), rank, *shares, f"{row['changed_fraction']:.1%}")
     return table
+
+
+def _matrices_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("matrix", "shape", "r_1", "noise", "energy", "changed", "sigma 1, 2")
+    for row in rows:
+        shape = "x".join(map(str, row["shape"]))
+        shares = (f"{row[key]:.1%}" for key in ("energy_share", "changed_fraction"))
+        values = " ".join(f"{value:.2g}" for value in row["singular_values"][:2])
+        table.add_row(_name(row), shape, *_r_1(row), *shares, values)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """Without what all names of a model share."""
+    return escape(row["name"].removeprefix("model.").removesuffix(".weight"))
+
+
+def _r_1(row: Mapping[str, Any]) -> tuple[str, str]:
+    """r_1, or why there is none, and its noise value."""
+    if row["r_1_noise"] is None:
+        return "", ""
+    if row["r_1"] is not None:
+        return f"{row['r_1']:.4f}", f"{row['r_1_noise']:.4f}"
+    return "cannot tell" if row["singular_values"] else "no change", f"{row['r_1_noise']:.4f}"
 
 
 def _part(arguments: Arguments) -> tuple[Literal["keep", "drop"], int] | None:

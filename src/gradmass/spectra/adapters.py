@@ -68,11 +68,7 @@ def open_adapter(path: Path, base: Checkpoint, is_selected: Callable[[str], bool
     _refuse_other_methods(path, config)
     stored = _tensors_of(path)
     notes: list[str] = []
-    pairs = [
-        pair
-        for pair in _match(path, config, stored, base, notes)
-        if is_selected(pair.name)
-    ]
+    pairs = [pair for pair in _match(path, config, stored, base, notes) if is_selected(pair.name)]
     if not pairs:
         raise UsageError(f"--modules selects nothing that the adapter {path} changes")
     return Adapter(path, pairs, notes)
@@ -124,7 +120,9 @@ def _match(
             short = short.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
             own = _base_tensor(base, short, path)
             if own.name != short:
-                notes.append(f"{short} is tied to {own.name} in {base.path}, and no longer in TUNED")
+                notes.append(
+                    f"{short} is tied to {own.name} in {base.path}, and no longer in TUNED"
+                )
             yield from pairs_of(short, own, tensor, notes)
     for module, found_factors in factors.items():
         yield _factor_pair(config, module, found_factors, base, path)

@@ -232,5 +232,7 @@ def _unpickle(file: Path) -> dict[str, torch.Tensor]:
         raise UsageError(f"{file} holds no tensors by name")
     for name, tensor in content.items():
         if not isinstance(tensor, torch.Tensor):
-            raise UsageError(f"{file} holds no tensors by name: {name!r} is {type(tensor).__name__}")
+            raise UsageError(
+                f"{file} holds no tensors by name: {name!r} is {type(tensor).__name__}"
+            )
     return content

@@ -183,9 +183,7 @@ def _is_float(tensor: StoredTensor) -> bool:
     return False
 
 
-def _mismatch(
-    unmatched: list[tuple[str, Checkpoint]], base: Checkpoint, tuned: Checkpoint
-) -> str:
+def _mismatch(unmatched: list[tuple[str, Checkpoint]], base: Checkpoint, tuned: Checkpoint) -> str:
     name, side = unmatched[0]
     more = f" (and {len(unmatched) - 1} more such tensors)" if len(unmatched) > 1 else ""
     types = {str(c.config["model_type"]) for c in (base, tuned) if "model_type" in c.config}

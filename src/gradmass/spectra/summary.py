@@ -104,11 +104,20 @@ class Comparison:
     def notes(self) -> list[str]:
         """What has to be known beside the numbers."""
         notes = list(self.reading_notes)
-        for say in (_no_change, _hidden, _uncertain, _ceiling):
-            matrices = [row for row in self.measured if row.is_matrix]
-            for name, rows in self._groups(matrices).items():
-                if note := say(name, rows):
-                    notes.append(note)
+        groups = self._groups([row for row in self.measured if row.is_matrix])
+        same = {name: [row for row in rows if not row.energy] for name, rows in groups.items()}
+        unchanged = [_which(name, same[name], groups[name]) for name in groups if same[name]]
+        if unchanged:
+            notes.append(f"no change in {', '.join(unchanged)}")
+        for say in (_hidden, _uncertain):
+            notes += [note for name, rows in groups.items() if (note := say(name, rows))]
+        capped = [row for row in self.measured if row.rank is not None and row.energy]
+        if capped:
+            notes.append(
+                f"an adapter of rank {_range(capped, lambda row: row.rank or 0, '{}')}: no change "
+                "has a rank above that, and r_1 is at least one over it, by construction; r_1_noise "
+                "is that of random factors"
+            )
         return notes
 
     @staticmethod
@@ -148,11 +157,6 @@ class Comparison:
         }
 
 
-def _no_change(name: str, rows: Sequence[Measured]) -> str:
-    same = [row for row in rows if not row.energy]
-    return f"no change in {_which(name, same, rows)}" if same else ""
-
-
 def _hidden(name: str, rows: Sequence[Measured]) -> str:
     hidden = [row for row in rows if row.energy and is_hidden(row.energy, row.rounding_energy)]
     if not hidden:
@@ -182,21 +186,11 @@ def _uncertain(name: str, rows: Sequence[Measured]) -> str:
     )
 
 
-def _ceiling(name: str, rows: Sequence[Measured]) -> str:
-    capped = [row for row in rows if row.rank is not None]
-    if not capped:
-        return ""
-    ranks = _range(capped, lambda row: row.rank or 0, "{}")
-    return (
-        f"an adapter of rank {ranks} changes {name}: no rank above that, and r_1 at least one over "
-        "it, by construction; its r_1_noise is that of random factors"
-    )
-
-
 def _which(name: str, some: Sequence[Measured], rows: Sequence[Measured]) -> str:
     if len(some) == 1:
         return some[0].name
-    return f"{len(some)} of {len(rows)} matrices {name}"
+    number = "all" if len(some) == len(rows) else f"{len(some)} of the"
+    return f"{number} {len(rows)} {name}"
 
 
 def _range(rows: Sequence[Measured], value: Callable[[Measured], float], form: str) -> str:

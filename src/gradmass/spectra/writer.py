@@ -110,7 +110,9 @@ class ModelWriter:
         tensors = sorted(tensors, key=lambda tensor: (-tensor.dtype.itemsize, tensor.name))
         for tensor in tensors:
             if tensor.dtype not in names:
-                raise UsageError(f"{tensor.name} in {tensor.file} is {tensor.dtype}: cannot copy it")
+                raise UsageError(
+                    f"{tensor.name} in {tensor.file} is {tensor.dtype}: cannot copy it"
+                )
             header[tensor.name] = {
                 "dtype": names[tensor.dtype],
                 "shape": list(tensor.shape),
