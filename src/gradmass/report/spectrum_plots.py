@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gradmass.report.plots import FAINT, INK, LINE_IN, WIDTH_IN, Axes, styled
 
@@ -70,6 +71,7 @@ def _draw_layers(
         panel.plot(places, noise, color=look["color"], alpha=0.6, **line)
     panel.set_yscale("log")
     panel.set_ylim(top=1.3)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_title("r$_1$ of each matrix (dashed: of noise)")
     panel.set_xlabel(f"layer ({after}: outside the layers)" if layers else "")
 
@@ -88,6 +90,7 @@ def _draw_spectra(
             range(1, len(shares) + 1), shares, label=row["name"], **looks[row["name"]], markersize=3
         )
     panel.set_yscale("log")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_title("Energy by direction")
     panel.set_xlabel("direction")
 

@@ -167,13 +167,13 @@ def _token_rows(
     if isinstance(indices, dict):
         indices = _by_pattern(indices, module, None)
     own = _base_tensor(base, f"{module}.weight", path)
-    is_fitting = isinstance(indices, list) and len(indices) == tensor.shape[0]
-    if not is_fitting or tensor.shape[1:] != own.shape[1:] or max(indices) >= own.shape[0]:
+    rows = tuple(indices) if isinstance(indices, list) else ()
+    is_fitting = len(rows) == tensor.shape[0] and all(0 <= row < own.shape[0] for row in rows)
+    if not is_fitting or tensor.shape[1:] != own.shape[1:]:
         raise UsageError(
             f"{tensor.name} in {tensor.file} is {list(tensor.shape)}, which fits neither "
             f"trainable_token_indices = {indices} nor {own.name}, {list(own.shape)}"
         )
-    rows = tuple(sorted(indices))
     return Pair(f"{module}.weight", own, tensor, (len(rows), own.shape[1]), rows=rows)
 
 

@@ -78,7 +78,7 @@ def compare(
     if is_adapter(tuned_path):
         if modules is not None and split is not None:
             raise UsageError(
-                "--modules with -o needs a merged model, not an adapter: merge it (merge_and_unload)"
+                "--modules with -o needs a merged model, not an adapter: merge_and_unload it first"
             )
         adapter = open_adapter(tuned_path, base, is_selected)
         pairs, notes, layout = adapter.pairs, adapter.notes, base
@@ -111,7 +111,8 @@ def compare(
             progress(pair.name, done, num_bytes)
         if not any(row.energy for row in measured):
             raise UsageError(
-                f"{tuned_path} is {base_path}: none of the {len(measured)} tensors compared differs"
+                f"{base_path} and {tuned_path} hold the same weights: none of the {len(measured)} "
+                "tensors compared differs; was the right checkpoint saved?"
             )
     if modules is not None:
         notes.append(f"only what matches {modules!r} was read; shares are among that")
@@ -211,8 +212,8 @@ class _Losses:
             return []
         share = f"{self._lost / self._wanted:.2g} times" if self._wanted else "more than"
         return [
-            f"rounding to {' and '.join(sorted(self._dtypes))} moved what was written by {share} the "
-            "energy of the change it should carry: the written model does not show it cleanly"
+            f"rounding to {' and '.join(sorted(self._dtypes))} moved what was written by {share} "
+            "the energy of the change it should carry: the written model does not show it cleanly"
         ]
 
 

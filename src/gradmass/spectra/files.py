@@ -146,8 +146,8 @@ def _files_of(folder: Path) -> tuple[list[Path], dict[str, Path]]:
         placed = read_json(found).get("weight_map")
         if not isinstance(placed, dict) or not placed:
             raise UsageError(f"{found} has no weight_map, which says where each tensor is")
-        files = {name: folder / str(file) for name, file in placed.items()}
-        return list(dict.fromkeys(files.values())), files
+        places = {name: folder / str(file) for name, file in placed.items()}
+        return list(dict.fromkeys(places.values())), places
     files = sorted(folder.glob("*.safetensors"))
     _refuse_gaps(folder, files)
     if not files:
@@ -197,7 +197,7 @@ def _index_safetensors(file: Path) -> tuple[dict[str, StoredTensor], dict[str, s
     tensors = {}
     try:
         with safe_open(file, "pt") as opened:
-            for name in opened.keys():
+            for name in sorted(opened.keys()):
                 tensor = opened.get_slice(name)
                 dtype = SAFETENSORS_DTYPES.get(tensor.get_dtype())
                 if dtype is None:

@@ -189,6 +189,6 @@ def _mismatch(unmatched: list[tuple[str, Checkpoint]], base: Checkpoint, tuned: 
     types = {str(c.config["model_type"]) for c in (base, tuned) if "model_type" in c.config}
     kinds = f"; {base.config['model_type']} and {tuned.config['model_type']}" * (len(types) == 2)
     return (
-        f"different architectures: {side.path} has no {name}{more}{kinds}; --modules REGEX compares "
-        "a part"
+        f"different architectures: {side.path} has no {name}{more}{kinds}; --modules REGEX "
+        "compares a part"
     )

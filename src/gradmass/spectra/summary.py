@@ -115,8 +115,8 @@ class Comparison:
         if capped:
             notes.append(
                 f"an adapter of rank {_range(capped, lambda row: row.rank or 0, '{}')}: no change "
-                "has a rank above that, and r_1 is at least one over it, by construction; r_1_noise "
-                "is that of random factors"
+                "has a rank above that, and r_1 is at least one over it, by construction; "
+                "r_1_noise is that of random factors"
             )
         return notes
 
