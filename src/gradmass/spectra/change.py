@@ -7,13 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gradmass.metrics.spectrum import (
-    Spectrum,
-    factor_spectrum,
-    gram_spectrum,
-    krylov_spectrum,
-    start_block,
-)
+from gradmass.metrics.krylov import Spectrum, krylov_spectrum, start_block
+from gradmass.metrics.spectrum import factor_spectrum, gram_spectrum
 from gradmass.spectra.files import StoredTensor
 from gradmass.spectra.pairs import Pair
 from gradmass.types import UsageError

@@ -70,7 +70,7 @@ class Pair:
 def pair_up(
     base: Checkpoint, tuned: Checkpoint, is_selected: Callable[[str], bool]
 ) -> tuple[list[Pair], list[str]]:
-    """Pairs in the order of TUNED, and notes on what is not compared as one would expect.
+    """Pairs in the order of their names, and notes on what is not compared as one would expect.
 
     A head that is stored on one side and tied to the embedding on the other is compared with that
     embedding; one that equals the embedding on both sides is counted once. Of vocabularies of
@@ -84,7 +84,7 @@ def pair_up(
     Raises:
         UsageError: A tensor without a partner, sides that do not fit, or quantised weights.
     """
-    names = [name for name in dict.fromkeys([*tuned.tensors, *base.tensors]) if is_selected(name)]
+    names = sorted(filter(is_selected, {*tuned.tensors, *base.tensors}), key=_natural)
     names = [name for name in names if BUFFER.search(name) is None]
     if not names:
         raise UsageError(f"--modules selects none of the {len(tuned.tensors)} tensors")
@@ -159,6 +159,11 @@ def same_values(first: StoredTensor, second: StoredTensor) -> bool:
     return bool(torch.equal(a[:16], b[:16]) and torch.equal(a, b))
 
 
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key by which layer 2 comes before layer 10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
+
+
 def _find(checkpoint: Checkpoint, name: str) -> StoredTensor | None:
     """The tensor of a name, or that to which it is tied."""
     name = checkpoint.aliases.get(name, name)
@@ -187,7 +192,7 @@ def _mismatch(unmatched: list[tuple[str, Checkpoint]], base: Checkpoint, tuned: 
     name, side = unmatched[0]
     more = f" (and {len(unmatched) - 1} more such tensors)" if len(unmatched) > 1 else ""
     types = {str(c.config["model_type"]) for c in (base, tuned) if "model_type" in c.config}
-    kinds = f"; {base.config['model_type']} and {tuned.config['model_type']}" * (len(types) == 2)
+    kinds = f"; {' and '.join(sorted(types))}" if len(types) == 2 else ""
     return (
         f"different architectures: {side.path} has no {name}{more}{kinds}; --modules REGEX "
         "compares a part"

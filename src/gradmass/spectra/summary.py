@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradmass.metrics.spectrum import SHARE_TOLERANCE, VALUE_TOLERANCE, is_hidden
+from gradmass.metrics.krylov import SHARE_TOLERANCE, VALUE_TOLERANCE
+from gradmass.metrics.spectrum import is_hidden
 
 VECTORS = "vectors (norms, biases)"
 
