@@ -28,7 +28,7 @@ SHAPES = [(1, 1), (1, 40), (40, 1), (5, 5), (7, 300), (300, 7), (300, 520), (520
 def test_matrices_of_any_shape_have_the_values_of_their_decomposition(compared, shape):
     before, after = noise(*shape), noise(*shape, seed=1)
     row = compared(before, after)
-    values, share, energy = exact(before, after)
+    values, share, _ = exact(before, after)
     assert row["shape"] == list(shape)
     assert row["r_1"] == pytest.approx(share, abs=1e-3)
     assert row["stable_rank"] == pytest.approx(1 / row["r_1"])

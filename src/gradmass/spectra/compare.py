@@ -82,13 +82,13 @@ def compare(
             )
         adapter = open_adapter(tuned_path, base, is_selected)
         pairs, notes, layout = adapter.pairs, adapter.notes, base
+        shapes = [stored.shape for stored in base.tensors.values() if is_selected(stored.name)]
     else:
         layout = open_checkpoint(tuned_path)
         found, notes = pair_up(base, layout, is_selected)
         pairs = list(found)
-    num_parameters = sum(
-        math.prod(stored.shape) for stored in layout.tensors.values() if is_selected(stored.name)
-    )
+        shapes = [pair.shape for pair in found]
+    num_parameters = sum(math.prod(shape) for shape in shapes)
     writer = None if split is None else _writer(split, layout, tuned_path, pairs)
     measured, losses = [], _Losses()
     with ExitStack() as stack:
