@@ -238,13 +238,18 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        results["errors, 6,144 x 1,024"] = measure_errors(folder)
-        results["16,384 x 2,048"] = measure_svd(folder)
+        parts = {
+            "errors, 6,144 x 1,024": lambda: measure_errors(folder),
+            "16,384 x 2,048": lambda: measure_svd(folder),
+            "151,936 x 3,584": lambda: measure_head(folder),
+        }
         if arguments.weightwatcher:
-            results["two layers of 1,024 x 1,024"] = measure_weightwatcher(
+            parts["two layers of 1,024 x 1,024"] = lambda: measure_weightwatcher(
                 folder, arguments.weightwatcher
             )
-        results["151,936 x 3,584"] = measure_head(folder)
+        for title, measure in parts.items():
+            print(title, file=sys.stderr, flush=True)
+            results[title] = measure()
     results["70B, extrapolated"] = extrapolate(results["151,936 x 3,584"]["spectrum_s"])
     if arguments.json:
         print(json.dumps(results))
