@@ -21,6 +21,7 @@ COMMANDS = {
     "passk": "estimate pass@k of judged samples, with intervals",
     "compare": "compare pass@k of two models on the same problems",
     "audit": "ask whether a task's verifier can be trusted",
+    "spectrum": "compare two checkpoints: what changed, and in how many directions",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
     "verify": "judge one answer",
