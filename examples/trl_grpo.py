@@ -27,7 +27,8 @@ from gradmass.training.model import load_model
 from gradmass.weights import Weight
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
+    """What can be asked for on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--weight", nargs="+", default=["fade:entropy_form=relative"])
     parser.add_argument("--mode", choices=("weight", "shadow"), default="weight")
@@ -35,8 +36,11 @@ def main() -> None:
     parser.add_argument("--save-steps", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     parser.add_argument("--resume", action="store_true")
-    asked = parser.parse_args()
+    return parser
 
+
+def make(asked: argparse.Namespace) -> WeightedGRPOTrainer:
+    """The trainer, before its first step."""
     torch.set_num_threads(1)
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
     task = Countdown()
@@ -65,7 +69,7 @@ def main() -> None:
         disable_tqdm=True,
     )
     weights = [from_spec(Weight, spec) for spec in asked.weight]
-    trainer = WeightedGRPOTrainer(
+    return WeightedGRPOTrainer(
         weight=weights[0] if asked.mode == "weight" else weights,
         mode=asked.mode,
         model=model,
@@ -74,6 +78,11 @@ def main() -> None:
         args=config,
         train_dataset=Dataset.from_list(task_rows(problems)),
     )
+
+
+def main() -> None:
+    asked = arguments().parse_args()
+    trainer = make(asked)
     trainer.train(resume_from_checkpoint=asked.resume)
     if trainer.accelerator.is_main_process:
         (asked.out / "log.json").write_text(json.dumps(trainer.state.log_history, indent=1))

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
 from gradmass.engines.state import STATE_FILE, read_state, write_state
@@ -414,6 +413,8 @@ class WeightMixin:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        from accelerate.utils import broadcast_object_list  # TRL brings it; this file may be without
+
         # One process reads for all: a checkpoint may lie on the disk of one machine only.
         found: list[Any] = [None]
         if self.accelerator.is_main_process:
