@@ -3,7 +3,7 @@
     pip install 'gradmass[trl]'
     python examples/trl_grpo.py --weight fade --steps 30
     python examples/trl_grpo.py --weight fade maxrl --mode shadow      # TRL's own GRPO, measured
-    accelerate launch --cpu --num_processes 2 examples/trl_grpo.py     # the same batch on two
+    torchrun --nproc_per_node 2 examples/trl_grpo.py                   # the same batch on two
     python examples/trl_grpo.py --resume                               # from the last checkpoint
 
 In a run you already have, the one line is ``WeightedGRPOTrainer(weight=Fade(), ...)`` in the place

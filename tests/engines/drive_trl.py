@@ -1,7 +1,7 @@
 """Run examples/trl_grpo.py in a process of its own, and write down what each process ends with.
 
     python drive_trl.py [--kill-at N] [--plain] ... arguments of the example
-    accelerate launch --cpu --num_processes 2 drive_trl.py ...
+    torchrun --nproc_per_node 2 drive_trl.py ...
 
 ``rank0.json`` and so on: the weight's state, and the log. ``--kill-at`` kills the process outright
 after that step; ``--plain`` takes TRL's own trainer.

@@ -102,7 +102,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], Severity, str], ...] = (
         "use_liger_kernel",
         _is_set,
         "changes the weight",
-        "no entropy is measured: refused for a weight that follows it, such as fade",
+        "entropy is estimated from sampled tokens with vLLM, else refused for a weight such as fade",
     ),
     (
         "mask_truncated_completions",

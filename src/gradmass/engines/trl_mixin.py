@@ -32,6 +32,8 @@ SUPPLIED = frozenset(
     "successes_PG num_success num_scored entropy_nats entropy_kind lengths_PG policy_lag step "
     "num_steps".split()
 )
+EXACT = "exact softmax entropy"
+SAMPLED = "minus the log-probability of the sampled tokens"
 HOOKED = (
     "_calculate_rewards",
     "_generate_and_score_completions",
@@ -77,8 +79,9 @@ class WeightMixin:
 
     The weight is given the sum of the rewards by ``reward_weights``. A rollout that ``success``
     (or, without it, every reward function) answers with None is unscorable: weight 0 and out of its
-    group's baseline. The entropy is that of the previous update: exact, over the answer tokens of
-    its whole accumulation window and of all processes.
+    group's baseline. The entropy is that of the previous update, over the answer tokens of its
+    whole accumulation window and of all processes: exact, or, where a fused loss keeps it to
+    itself, that of the sampled tokens.
 
     Raises:
         UsageError: At the start, where the configuration or TRL itself does not fit; in a step,
@@ -101,7 +104,8 @@ class WeightMixin:
         self._gradmass = weigher
         self._gradmass_success = [success] if isinstance(success, str) else success
         self._gradmass_success_at = success_at
-        self._gradmass_entropy: dict[str, float] | None = None  # of the last whole window
+        self._gradmass_entropy: dict[str, Any] | None = None  # of the last whole window
+        self._gradmass_kind = EXACT
         self._gradmass_window: list[Tensor] = []
         self._gradmass_clips: list[tuple[float, float]] = []
         self._gradmass_collected: tuple[Tensor, list[int]] | None = None
@@ -126,9 +130,6 @@ class WeightMixin:
                         f"at least {weight.min_group_size}"
                     )
         found = flags(vars(self.args))
-        if self._gradmass.uses_entropy and getattr(self, "use_liger_kernel", False):
-            meaning = "no entropy is measured, which the weight follows: set it False"
-            raise UsageError(f"use_liger_kernel = True: {meaning}")
         for flag in found:
             if flag.severity == "refused" and self._gradmass.mode == "weight":
                 raise UsageError(f"{flag.name} = {flag.value!r}: {flag.meaning}")
@@ -258,16 +259,9 @@ class WeightMixin:
         signals["num_steps"] = max(1, self.state.max_steps)
         if self._gradmass_entropy is not None:
             signals["entropy_nats"] = self._gradmass_entropy["nats"]
-            signals["entropy_kind"] = self._gradmass_entropy_kind
-            signals["policy_lag"] = step - int(self._gradmass_entropy["step"])
+            signals["entropy_kind"] = self._gradmass_entropy["kind"]
+            signals["policy_lag"] = step - self._gradmass_entropy["step"]
         return signals
-
-    @property
-    def _gradmass_entropy_kind(self) -> str:
-        return (
-            f"trl: exact softmax entropy, temperature {self.temperature:g}, mean over answer "
-            "tokens with end token, of the update before"
-        )
 
     def _gradmass_write(self, output: dict[str, Any], weights_B: np.ndarray) -> None:
         """Put the weights where TRL's advantages are, and in its table of completions."""
@@ -336,7 +330,6 @@ class WeightMixin:
         self._gradmass_is_changed = []
         self._gradmass_entropies = None
         self._gradmass_watch(inputs)
-        num_logged = len(self._metrics["train"].get("entropy", ()))
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         if any(bool(is_changed) for is_changed in self._gradmass_is_changed):
             raise UsageError(
@@ -344,7 +337,7 @@ class WeightMixin:
                 "something normalised or changed them after the weight, and no update was made"
             )
         if self.model.training:
-            self._gradmass_observe(inputs, num_logged)
+            self._gradmass_observe(inputs)
         return loss
 
     # Measure.
@@ -355,7 +348,7 @@ class WeightMixin:
             self._gradmass_entropies = found[1]
         return found
 
-    def _gradmass_observe(self, inputs: dict[str, Any], num_logged: int) -> None:
+    def _gradmass_observe(self, inputs: dict[str, Any]) -> None:
         """Add a micro-batch to the accumulation window; at its end reduce it over processes."""
         entropies, self._gradmass_entropies = self._gradmass_entropies, None
         mask = inputs["completion_mask"]
@@ -363,18 +356,7 @@ class WeightMixin:
             mask = mask * inputs["tool_mask"]
         metrics = self._metrics["train"]
         num_tokens = mask.sum().float()
-        if entropies is not None:
-            total = (entropies.detach().float() * mask).sum()
-        elif len(metrics.get("entropy", ())) > num_logged:
-            # A loss that keeps its entropies to itself but logs their mean over tokens.
-            total = metrics["entropy"][-1] * num_tokens
-        elif self._gradmass.uses_entropy:
-            raise UsageError(
-                "this trainer's loss measures no entropy, which the weight follows: take another "
-                "loss kernel, or a weight without it such as fade with delta_schedule='constant'"
-            )
-        else:
-            total = torch.full_like(num_tokens, torch.nan)
+        total = self._gradmass_entropy_sum(entropies, inputs, mask)
         advantages = inputs["advantages"]
         rows = mask.sum(1) if self.importance_sampling_level == "token" else mask.sum(1) > 0
         signs = [(rows * (advantages > 0)).sum(), (rows * (advantages < 0)).sum(), rows.sum()]
@@ -382,6 +364,32 @@ class WeightMixin:
         self._gradmass_clips.append((_last(metrics, "high_mean"), _last(metrics, "low_mean")))
         if self.accelerator.sync_gradients:
             self._gradmass_close_window(metrics)
+
+    def _gradmass_entropy_sum(
+        self, entropies: Tensor | None, inputs: dict[str, Any], mask: Tensor
+    ) -> Tensor:
+        """Sum over the answer tokens of a micro-batch, exact or estimated; NaN where not known."""
+        if entropies is not None:
+            self._gradmass_kind = EXACT
+            return (entropies.detach().float() * mask).sum()
+        # A fused loss (Liger, Unsloth) keeps its entropies to itself.
+        logps = inputs.get("sampling_per_token_logps", inputs.get("old_per_token_logps"))
+        reason = "this trainer's loss measures no entropy, and keeps no log-probabilities"
+        if logps is not None:
+            cut = [name for name in ("top_p", "top_k", "min_p") if _truncates(self, name)]
+            if not cut:
+                self._gradmass_kind = SAMPLED
+                return -(torch.nan_to_num(logps.detach().float()) * mask).sum()
+            reason = (
+                "this trainer's loss measures no entropy, and that of the sampled tokens is not "
+                f"the policy's with {cut[0]} = {getattr(self, cut[0])}"
+            )
+        if self._gradmass.uses_entropy:
+            raise UsageError(
+                f"{reason}: take TRL's own loss (use_liger_kernel=False), or a weight that does "
+                "not follow it, such as fade with delta_schedule='constant'"
+            )
+        return mask.new_full((), torch.nan, dtype=torch.float32)
 
     def _gradmass_close_window(self, metrics: Any) -> None:
         sums_M5 = torch.stack(self._gradmass_window)
@@ -392,7 +400,12 @@ class WeightMixin:
         if num_tokens > 0 and np.isfinite(entropy_sum):
             # Rounding may leave a certain policy a hair below 0.
             nats = max(0.0, float(entropy_sum / num_tokens))
-            self._gradmass_entropy = {"nats": nats, "step": float(self.state.global_step)}
+            self._gradmass_entropy = {
+                "nats": nats,
+                "step": self.state.global_step,
+                "kind": f"trl: {self._gradmass_kind}, temperature {self.temperature:g}, mean over "
+                "answer tokens with end token, of the update before",
+            }
         # TRL's shares are of all rows; of those of one sign they are more.
         num_clipped = (clips_M2 * sums_M5[:, 4:5]).sum(axis=0)
         for name, clipped, total in zip(("positive", "negative"), num_clipped, signs, strict=True):
@@ -436,6 +449,12 @@ class WeightMixin:
         source = str(Path(checkpoint) / STATE_FILE)
         self._gradmass.load_state_dict(saved, source)
         self._gradmass_entropy = saved.get("entropy")
+
+
+def _truncates(trainer: Any, name: str) -> bool:
+    """Whether tokens are drawn from a part of the softmax only."""
+    value = getattr(trainer, name, None)
+    return bool(value) and not (name == "top_p" and value >= 1)
 
 
 def _last(metrics: Any, name: str) -> float:
