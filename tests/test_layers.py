@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "record",
     },
     "report": {"types", "metrics", "record"},
+    "engines": {"types", "rewards", "tasks", "weights", "metrics"},
 }
 MAY_IMPORT["commands"] = {*MAY_IMPORT} - {"__init__"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT} - {"__init__"}

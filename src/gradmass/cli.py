@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": "evaluate a model on a task",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
+    "doctor": "look whether an installed engine fits, and what its settings do to a weight",
 }
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}

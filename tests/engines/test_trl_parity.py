@@ -13,7 +13,7 @@ from gradmass.weights import WEIGHTS
 
 pytestmark = [
     pytest.mark.trl,
-    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
