@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
     "verify": "judge one answer",
+    "doctor": "look whether an installed engine fits, and what its settings do to a weight",
 }
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}

@@ -1,0 +1,463 @@
+"""The hooks in TRL's GRPOTrainer. Made into a class by ``trl.make_trainer``.
+
+Where they are, in the order of a step:
+
+``_calculate_rewards``                  keeps the gathered rewards of all processes
+``_generate_and_score_completions``     weighs them, replaces advantages and their log
+``compute_loss``, ``_compute_loss``     check that the loss is given what was written
+``_get_per_token_logps_and_entropies``  keeps the entropies until the loss is done
+``_save_checkpoint``, ``_load_optimizer_and_scheduler``  carry the state
+"""
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradmass.engines.state import STATE_FILE, read_state, write_state
+from gradmass.engines.trl_config import TRANSFORMERS_SYMBOLS, TRIED, TRL_SYMBOLS, flags
+from gradmass.engines.upstream import package_folder, probe
+from gradmass.engines.weigher import Batch, Mode, Weigher
+from gradmass.types import UsageError
+from gradmass.weights import Weight
+
+WRITTEN = "gradmass_weights"
+"""Key of the copy that travels beside the advantages through TRL's shuffle and split."""
+SUPPLIED = frozenset(
+    "successes_PG num_success num_scored entropy_nats entropy_kind lengths_PG policy_lag step "
+    "num_steps".split()
+)
+EXACT = "exact softmax entropy"
+SAMPLED = "minus the log-probability of the sampled tokens"
+HOOKED = (
+    "_calculate_rewards",
+    "_generate_and_score_completions",
+    "compute_loss",
+    "_get_per_token_logps_and_entropies",
+    "_save_checkpoint",
+    "_load_optimizer_and_scheduler",
+)
+
+
+def check_base(base: Any, version: str) -> None:
+    """Refuse a class that the hooks do not fit.
+
+    Raises:
+        UsageError: It lacks a hooked method, or subtracts a leave-one-out baseline itself.
+    """
+    names = {cls.__name__ for cls in base.__mro__}
+    if "RLOOTrainer" in names:
+        raise UsageError(
+            f"{base.__name__} subtracts a leave-one-out baseline of its own: give GRPOTrainer, with "
+            "the weight rloo for the same"
+        )
+    missing = [name for name in HOOKED if not callable(getattr(base, name, None))]
+    if missing:
+        raise UsageError(
+            f"{base.__name__} of TRL {version} has no {missing[0]}, which a weight hooks into; "
+            f"tried with TRL {TRIED[0]} to {TRIED[1]} (gradmass doctor trl says more)"
+        )
+
+
+class WeightMixin:
+    """TRL's GRPOTrainer with the advantages of a policy weight.
+
+    Args:
+        weight: What multiplies the score of a rollout, such as ``Fade()``; in shadow mode one or
+            several.
+        mode: ``weight`` replaces TRL's advantages. ``shadow`` changes nothing: the masses of TRL's
+            own advantages are logged, and those that the weights would have had.
+        success: Name of the reward function that says which rollouts succeeded, or several of
+            which each judges some of the prompts. None: the rewards themselves, if all are 0 or 1.
+        success_at: The least reward of a success.
+        *args, **kwargs: Of the base.
+
+    The weight is given the sum of the rewards by ``reward_weights``. A rollout that ``success``
+    (or, without it, every reward function) answers with None is unscorable: weight 0 and out of its
+    group's baseline. The entropy is that of the previous update, over the answer tokens of its
+    whole accumulation window and of all processes: exact, or, where a fused loss keeps it to
+    itself, that of the sampled tokens.
+
+    Raises:
+        UsageError: At the start, where the configuration or TRL itself does not fit; in a step,
+            where the weight refuses the rewards, the processes' states differ, or other advantages
+            reach the loss than were written.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        weight: Weight | Sequence[Weight],
+        mode: Mode = "weight",
+        success: str | Sequence[str] | None = None,
+        success_at: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        weights = [weight] if isinstance(weight, Weight) else list(weight)
+        weigher = Weigher(weights, mode, SUPPLIED)
+        super().__init__(*args, **kwargs)
+        self._gradmass = weigher
+        self._gradmass_success = [success] if isinstance(success, str) else success
+        self._gradmass_success_at = success_at
+        self._gradmass_entropy: dict[str, Any] | None = None  # of the last whole window
+        self._gradmass_kind = EXACT
+        self._gradmass_window: list[Tensor] = []
+        self._gradmass_clips: list[tuple[float, float]] = []
+        self._gradmass_collected: tuple[Tensor, list[int]] | None = None
+        self._gradmass_entropies: Tensor | None = None
+        self._gradmass_is_changed: list[Tensor] = []
+        self._gradmass_check_start()
+        if mode == "weight":
+            self.scale_rewards = "none"
+
+    # Start.
+
+    def _gradmass_check_start(self) -> None:
+        names = list(self.reward_func_names)
+        for name in self._gradmass_success or []:
+            if name not in names:
+                raise UsageError(f"success = {name!r} is no reward function: {', '.join(names)}")
+        for weight in self._gradmass.weights:
+            for field in ("num_generations", "num_generations_eval"):
+                if getattr(self, field) < weight.min_group_size:
+                    raise UsageError(
+                        f"{field} = {getattr(self, field)}: weight {weight.label} needs groups of "
+                        f"at least {weight.min_group_size}"
+                    )
+        found = flags(vars(self.args))
+        for flag in found:
+            if flag.severity == "refused" and self._gradmass.mode == "weight":
+                raise UsageError(f"{flag.name} = {flag.value!r}: {flag.meaning}")
+        acting = [flag for flag in found if flag.severity != "replaced"]
+        if acting and self.accelerator.is_main_process:
+            lines = [f"{flag.name} = {flag.value!r}: {flag.meaning}" for flag in acting]
+            warnings.warn("what TRL does to a weight: " + "; ".join(lines), stacklevel=3)
+        self._gradmass_check_upstream()
+
+    def _gradmass_check_upstream(self) -> None:
+        findings = []
+        for package, symbols in (("trl", TRL_SYMBOLS), ("transformers", TRANSFORMERS_SYMBOLS)):
+            folder = package_folder(package)
+            assert folder is not None
+            findings += probe(package, folder, symbols)
+        for finding in findings:
+            if finding.status == "broken":
+                raise UsageError(
+                    f"{finding.symbol} {finding.detail}: this TRL is not one the hooks fit "
+                    "(gradmass doctor trl says more)"
+                )
+        unknown = [f.symbol for f in findings if f.status != "known"]
+        if unknown and self.accelerator.is_main_process:
+            warnings.warn(
+                f"never tried with this body of {', '.join(unknown)} (gradmass doctor trl)",
+                stacklevel=4,
+            )
+
+    # Weigh.
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Tensor:
+        rewards_BF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._gradmass_collected = (rewards_BF, [len(ids) for ids in completion_ids_list])
+        return rewards_BF
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        is_training = self.model.training
+        size = self.num_generations if is_training else self.num_generations_eval
+        self._gradmass_check_groups(inputs, size)
+        self._gradmass_collected = None
+        output = super()._generate_and_score_completions(inputs)
+        if self._gradmass_collected is None:
+            raise UsageError(
+                "TRL scored a batch without _calculate_rewards, so no weight was computed "
+                "(gradmass doctor trl says more)"
+            )
+        collected = self._gradmass_collect(output)
+        try:
+            weights_B, row = self._gradmass.weigh(
+                self._gradmass_batch(*collected, size),
+                is_training=is_training,
+                **self._gradmass_signals(),
+            )
+        except UsageError as error:
+            if self._gradmass.mode == "weight" or self._gradmass.num_batches == 0:
+                raise
+            # A run in shadow mode is not ours to stop once it is under way.
+            warnings.warn(f"nothing was measured of a batch: {error}", stacklevel=2)
+            return output
+        metrics = self._metrics["train" if is_training else "eval"]
+        for key, value in row.items():
+            metrics[key].append(value)
+        self._gradmass_check_ranks()
+        if weights_B is not None:
+            self._gradmass_write(output, weights_B)
+        return output
+
+    def _gradmass_collect(self, output: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rewards, their sum, and lengths of what all processes have drawn, on this one."""
+        rewards_BF, num_sampled = self._gradmass_collected
+        mask = output["completion_mask"]
+        if output.get("tool_mask") is not None:
+            mask = mask * output["tool_mask"]
+        local = torch.stack(
+            [
+                torch.tensor(num_sampled, dtype=torch.float32, device=mask.device),
+                mask.sum(1).float(),
+                output["advantages"].float(),
+            ],
+            dim=1,
+        )
+        gathered = self.accelerator.gather(local).double().cpu().numpy()
+        # TRL's own sum, so that rewards equal there are equal here.
+        weights_F = self.reward_weights.to(rewards_BF.device)
+        rewards_B = (rewards_BF * weights_F.unsqueeze(0)).nansum(dim=1).double().cpu().numpy()
+        return rewards_BF.double().cpu().numpy(), rewards_B, gathered
+
+    def _gradmass_batch(
+        self, by_func_BF: np.ndarray, rewards_B: np.ndarray, gathered: np.ndarray, size: int
+    ) -> Batch:
+        """The batch with its groups, which TRL has in consecutive rows, and its verdicts."""
+        successes_B, mask_B = self._gradmass_verdicts(rewards_B, by_func_BF)
+        return Batch(
+            rewards_B=rewards_B,
+            group_ids_B=np.arange(len(rewards_B)) // size,
+            successes_B=successes_B,
+            mask_B=mask_B,
+            has_tokens_B=gathered[:, 1] > 0,
+            lengths_B=gathered[:, 0],
+            host_weights_B=gathered[:, 2] if self._gradmass.mode == "shadow" else None,
+        )
+
+    def _gradmass_verdicts(
+        self, rewards_B: np.ndarray, by_func_BF: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Which rollouts succeeded, and which are scored at all."""
+        names = list(self.reward_func_names)
+        chosen = names if self._gradmass_success is None else self._gradmass_success
+        judged_BF = by_func_BF[:, [names.index(name) for name in chosen]]
+        mask_B = ~np.isnan(judged_BF).all(axis=1)
+        if self._gradmass_success is not None:
+            return (judged_BF >= self._gradmass_success_at).any(axis=1), mask_B
+        is_other_B = mask_B & (rewards_B != 0) & (rewards_B != 1)
+        if is_other_B.any():
+            raise UsageError(
+                f"reward {rewards_B[is_other_B][0]:g} is neither 0 nor 1, so it does not say "
+                "whether the rollout succeeded: name the reward function that does, as in "
+                f"success={names[0]!r} (and success_at, its least reward of a success)"
+            )
+        return rewards_B == 1, mask_B
+
+    def _gradmass_signals(self) -> dict[str, Any]:
+        step = self.state.global_step
+        signals: dict[str, Any] = {"step": min(step, self.state.max_steps)}
+        signals["num_steps"] = max(1, self.state.max_steps)
+        if self._gradmass_entropy is not None:
+            signals["entropy_nats"] = self._gradmass_entropy["nats"]
+            signals["entropy_kind"] = self._gradmass_entropy["kind"]
+            signals["policy_lag"] = step - self._gradmass_entropy["step"]
+        return signals
+
+    def _gradmass_write(self, output: dict[str, Any], weights_B: np.ndarray) -> None:
+        """Put the weights where TRL's advantages are, and in its table of completions."""
+        num_local = len(output["advantages"])
+        start = self.accelerator.process_index * num_local
+        own = torch.as_tensor(weights_B[start : start + num_local]).to(output["advantages"])
+        output["advantages"], output[WRITTEN] = own, own.clone()
+        logged = self._logs["advantages"]
+        num_logged = min(len(weights_B), len(logged))
+        for _ in range(num_logged):
+            logged.pop()
+        logged.extend(weights_B[len(weights_B) - num_logged :].tolist())
+
+    # Watch.
+
+    def _gradmass_check_groups(self, inputs: list[dict[str, Any]], size: int) -> None:
+        """The rollouts of a group answer one prompt: TRL goes by position alone."""
+        first = self.accelerator.process_index * len(inputs)
+        for i in range(1, len(inputs)):
+            if (first + i) % size and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
+                message = (
+                    f"rows {i - 1} and {i} of a batch are of one group by position and have "
+                    f"different prompts: the sampler does not repeat each prompt {size} times"
+                )
+                if self._gradmass.mode == "weight":
+                    raise UsageError(message)
+                warnings.warn(message, stacklevel=3)
+                return
+
+    def _gradmass_check_ranks(self) -> None:
+        """Every process weighs for itself, from the same numbers: their states stay the same."""
+        if self.accelerator.num_processes == 1:
+            return
+        digest = torch.tensor([self._gradmass.digest], device=self.accelerator.device)
+        digests = self.accelerator.gather(digest).tolist()
+        if len(set(digests)) > 1:
+            ranks = [i for i, other in enumerate(digests) if other != digests[0]]
+            raise UsageError(
+                f"the state of the weight on process {ranks[0]} differs from that on process 0: "
+                "their rewards or entropies were not the same; resume from the last checkpoint"
+            )
+
+    def _gradmass_watch(self, inputs: dict[str, Any]) -> None:
+        """Note, without waiting for a GPU, whether the advantages are still the ones written."""
+        if self._gradmass.mode == "shadow":
+            return
+        given, written = inputs.get("advantages"), inputs.get(WRITTEN)
+        if written is None:
+            raise UsageError(
+                "the loss was given a batch that no weight has seen (gradmass doctor trl says more)"
+            )
+        if given is None or given.shape != written.shape:
+            shape = None if given is None else tuple(given.shape)
+            raise UsageError(
+                f"advantages of shape {shape} reached the loss, the weights written have shape "
+                f"{tuple(written.shape)}: something changed them after the weight"
+            )
+        self._gradmass_is_changed.append((given != written).any())
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        self._gradmass_watch(inputs)
+        return super()._compute_loss(model, inputs)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's loss; stops the run if it was given other advantages than were written."""
+        self._gradmass_is_changed = []
+        self._gradmass_entropies = None
+        self._gradmass_watch(inputs)
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        if any(bool(is_changed) for is_changed in self._gradmass_is_changed):
+            raise UsageError(
+                "the advantages that reached the loss are not the weights that were written: "
+                "something normalised or changed them after the weight, and no update was made"
+            )
+        if self.model.training:
+            self._gradmass_observe(inputs)
+        return loss
+
+    # Measure.
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if found[1] is not None:
+            self._gradmass_entropies = found[1]
+        return found
+
+    def _gradmass_observe(self, inputs: dict[str, Any]) -> None:
+        """Add a micro-batch to the accumulation window; at its end reduce it over processes."""
+        entropies, self._gradmass_entropies = self._gradmass_entropies, None
+        mask = inputs["completion_mask"]
+        if inputs.get("tool_mask") is not None:
+            mask = mask * inputs["tool_mask"]
+        metrics = self._metrics["train"]
+        num_tokens = mask.sum().float()
+        total = self._gradmass_entropy_sum(entropies, inputs, mask)
+        advantages = inputs["advantages"]
+        rows = mask.sum(1) if self.importance_sampling_level == "token" else mask.sum(1) > 0
+        signs = [(rows * (advantages > 0)).sum(), (rows * (advantages < 0)).sum(), rows.sum()]
+        self._gradmass_window.append(torch.stack([total, num_tokens, *(s.float() for s in signs)]))
+        self._gradmass_clips.append((_last(metrics, "high_mean"), _last(metrics, "low_mean")))
+        if self.accelerator.sync_gradients:
+            self._gradmass_close_window(metrics)
+
+    def _gradmass_entropy_sum(
+        self, entropies: Tensor | None, inputs: dict[str, Any], mask: Tensor
+    ) -> Tensor:
+        """Sum over the answer tokens of a micro-batch, exact or estimated; NaN where not known."""
+        if entropies is not None:
+            self._gradmass_kind = EXACT
+            return (entropies.detach().float() * mask).sum()
+        # A fused loss (Liger, Unsloth) keeps its entropies to itself.
+        logps = inputs.get("sampling_per_token_logps", inputs.get("old_per_token_logps"))
+        reason = "this trainer's loss measures no entropy, and keeps no log-probabilities"
+        if logps is not None:
+            cut = [name for name in ("top_p", "top_k", "min_p") if _truncates(self, name)]
+            if not cut:
+                self._gradmass_kind = SAMPLED
+                return -(torch.nan_to_num(logps.detach().float()) * mask).sum()
+            reason = (
+                "this trainer's loss measures no entropy, and that of the sampled tokens is not "
+                f"the policy's with {cut[0]} = {getattr(self, cut[0])}"
+            )
+        if self._gradmass.uses_entropy:
+            raise UsageError(
+                f"{reason}: take TRL's own loss (use_liger_kernel=False), or a weight that does "
+                "not follow it, such as fade with delta_schedule='constant'"
+            )
+        return mask.new_full((), torch.nan, dtype=torch.float32)
+
+    def _gradmass_close_window(self, metrics: Any) -> None:
+        sums_M5 = torch.stack(self._gradmass_window)
+        clips_M2 = np.array(self._gradmass_clips)
+        self._gradmass_window, self._gradmass_clips = [], []
+        sums_M5 = self.accelerator.reduce(sums_M5, reduction="sum").double().cpu().numpy()
+        entropy_sum, num_tokens, *signs, _ = sums_M5.sum(axis=0)
+        if num_tokens > 0 and np.isfinite(entropy_sum):
+            # Rounding may leave a certain policy a hair below 0.
+            nats = max(0.0, float(entropy_sum / num_tokens))
+            self._gradmass_entropy = {
+                "nats": nats,
+                "step": self.state.global_step,
+                "kind": f"trl: {self._gradmass_kind}, temperature {self.temperature:g}, mean over "
+                "answer tokens with end token, of the update before",
+            }
+        # TRL's shares are of all rows; of those of one sign they are more.
+        num_clipped = (clips_M2 * sums_M5[:, 4:5]).sum(axis=0)
+        for name, clipped, total in zip(("positive", "negative"), num_clipped, signs, strict=True):
+            if total > 0 and np.isfinite(clipped):
+                metrics[f"clip/{name}"].append(float(clipped / total))
+
+    # Remember.
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.args.should_save:
+            folder = Path(self._get_output_dir(trial=trial))
+            saved = {**self._gradmass.state_dict(), "entropy": self._gradmass_entropy}
+            # Before the rest of the checkpoint, so that none is ever without it.
+            write_state(folder / f"checkpoint-{self.state.global_step}", saved)
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        from accelerate.utils import broadcast_object_list  # TRL brings it; this file may be without
+
+        # One process reads for all: a checkpoint may lie on the disk of one machine only.
+        found: list[Any] = [None]
+        if self.accelerator.is_main_process:
+            try:
+                found = [("state", read_state(Path(checkpoint)))]
+            except UsageError as error:
+                found = [("error", str(error))]
+        kind, saved = broadcast_object_list(found, from_process=0)[0]
+        if kind == "error":
+            raise UsageError(saved)
+        if saved is None:
+            initial = json.dumps(self._gradmass.states)
+            warnings.warn(
+                f"{checkpoint} has no {STATE_FILE}: the weight starts from its initial state "
+                f"{initial}",
+                stacklevel=2,
+            )
+            return
+        source = str(Path(checkpoint) / STATE_FILE)
+        self._gradmass.load_state_dict(saved, source)
+        self._gradmass_entropy = saved.get("entropy")
+
+
+def _truncates(trainer: Any, name: str) -> bool:
+    """Whether tokens are drawn from a part of the softmax only."""
+    value = getattr(trainer, name, None)
+    return bool(value) and not (name == "top_p" and value >= 1)
+
+
+def _last(metrics: Any, name: str) -> float:
+    """TRL's latest clip share, NaN where its loss has none."""
+    values = metrics.get(f"clip_ratio/{name}", [])
+    return float(values[-1]) if values else float("nan")

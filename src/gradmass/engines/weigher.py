@@ -1,0 +1,282 @@
+"""What every engine does with a batch: weigh it, measure it, remember; by weights or beside them.
+
+Flat NumPy arrays and group ids in, weights and a row of metrics out. An engine's file only collects
+and writes back.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from gradmass.metrics.mass import gradient_mass, group_shares
+from gradmass.types import State, UsageError
+from gradmass.weights import Weight
+from gradmass.weights.groups import layout
+from gradmass.weights.signals import SIGNALS
+
+Mode = Literal["weight", "shadow"]
+Row = dict[str, float]
+
+SCHEMA_VERSION = 1
+"""Of the saved state; another version is refused."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rollouts of a batch, flat and of all processes.
+
+    Args:
+        rewards_B: Rewards; anything where not scored.
+        group_ids_B: What the rollouts of one draw of one prompt share: integers or strings.
+        successes_B: The verdicts; anything where not scored.
+        mask_B: True where a rollout is scored.
+        has_tokens_B: True where a rollout has tokens that reach the loss.
+        lengths_B: Sampled tokens of each rollout; None where not known.
+        host_weights_B: What the engine itself would multiply the score by; None where not known.
+    """
+
+    rewards_B: np.ndarray
+    group_ids_B: Any
+    successes_B: np.ndarray
+    mask_B: np.ndarray
+    has_tokens_B: np.ndarray
+    lengths_B: np.ndarray | None = None
+    host_weights_B: np.ndarray | None = None
+
+
+def uses_entropy(weight: Weight) -> bool:
+    """Whether a weight's state or weights follow the entropy of the policy.
+
+    Found out by asking: a batch weighed with and without a measured entropy.
+    """
+    size = max(2, weight.min_group_size)
+    rewards_PG = np.zeros((1, size))
+    rewards_PG[0, 0] = 1.0
+    signals = {
+        "num_success": 1,
+        "num_scored": size,
+        "step": 0,
+        "num_steps": 1,
+        "lengths_PG": np.ones((1, size)),
+        "greedy_rewards_P": np.zeros(1),
+        "solve_rate_P": np.full(1, 0.5),
+        "policy_lag": 0,
+    }
+    if "entropy_nats" in weight.needs:
+        return True
+    without_PG, state = weight.update(rewards_PG, weight.init(), **signals)
+    with_PG, state_with = weight.update(
+        rewards_PG, weight.init(), **signals, entropy_nats=1.0, entropy_kind="asked"
+    )
+    return state != state_with or not np.array_equal(without_PG, with_PG)
+
+
+class Weigher:
+    """One weight that acts, or several that are only shown the batches (shadow mode).
+
+    Args:
+        weights: The weight, or in shadow mode at least one.
+        mode: ``weight`` or ``shadow``.
+        supplied: Signals that the engine measures.
+
+    Attributes:
+        states: The weights' states, in their order.
+
+    Raises:
+        UsageError: Unknown mode, a wrong number of weights, or a weight that needs a signal the
+            engine does not measure.
+    """
+
+    def __init__(self, weights: Sequence[Weight], mode: Mode, supplied: frozenset[str]) -> None:
+        if mode not in ("weight", "shadow"):
+            raise UsageError(f"mode must be 'weight' or 'shadow', got {mode!r}")
+        for weight in weights:
+            if not isinstance(weight, Weight):
+                raise UsageError(f"weight must be a policy weight such as Fade(), got {weight!r}")
+            missing = [need for need in weight.needs if need not in supplied]
+            if missing:
+                raise UsageError(
+                    f"weight {weight.label} needs the signal {missing[0]!r}, which this engine "
+                    f"does not measure (it has {', '.join(sorted(supplied & SIGNALS))})"
+                )
+        if mode == "weight" and len(weights) != 1:
+            raise UsageError(f"mode 'weight' takes one weight, got {len(weights)}; shadow has many")
+        if not weights:
+            raise UsageError("mode 'shadow' needs at least one weight to measure")
+        self.weights, self.mode = tuple(weights), mode
+        self.states: list[State] = [weight.init() for weight in weights]
+        self.uses_entropy = any(uses_entropy(weight) for weight in weights)
+        self.num_batches = 0
+        self._off: set[int] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """How the weights are called in metrics: by name, numbered from the second of a name."""
+        names: list[str] = []
+        for weight in self.weights:
+            name = weight.name.rpartition(":")[2]
+            repeats = sum(known.partition("#")[0] == name for known in names)
+            names.append(f"{name}#{repeats + 1}" if repeats else name)
+        return [name.replace("#", "_") for name in names]
+
+    def weigh(
+        self, batch: Batch, *, is_training: bool, **signals: Any
+    ) -> tuple[np.ndarray | None, Row]:
+        """Weigh a batch and say what was seen.
+
+        Args:
+            batch: The rollouts of all processes.
+            is_training: Whether the weights learn from the batch; in evaluation they are held.
+            **signals: Measurements of the run, named in ``SIGNALS``.
+
+        Returns:
+            Weights of shape ``[B]`` in float64 (None in shadow mode), and metrics: masses, what the
+            weight reports, group shares, solve rate; in shadow mode masses of the engine's own
+            weights, and the same of each weight under ``shadow/NAME/``.
+
+        Raises:
+            UsageError: A weight refuses the batch, or none of it is scored. In shadow mode only for
+                the first batch: later a weight that fails is switched off with a warning, because
+                the run is not its to stop.
+        """
+        slots_PG, position_B = layout(batch.group_ids_B)
+        index_PG = np.maximum(slots_PG, 0)
+        mask_PG = (slots_PG >= 0) & batch.mask_B[index_PG]
+        successes_PG = batch.successes_B[index_PG] & mask_PG
+        num_success, num_scored = int(successes_PG.sum()), int(mask_PG.sum())
+        if num_scored == 0 and is_training and self.mode == "weight":
+            raise UsageError(
+                f"none of the {len(batch.mask_B)} rollouts is scored (every reward is None or "
+                "NaN): the verifier is down and nothing can be learnt; the last checkpoint is intact"
+            )
+        all_right, all_wrong, mixed = group_shares(successes_PG, mask_PG)
+        row = {
+            "rollout/num_unscorable": float(len(batch.mask_B) - num_scored),
+            "groups/all_right": all_right,
+            "groups/all_wrong": all_wrong,
+            "groups/mixed": mixed,
+        }
+        if num_scored:
+            row["rollout/solve_rate"] = num_success / num_scored
+        if signals.get("entropy_nats") is not None:
+            row["entropy/mean_nats"] = signals["entropy_nats"]
+        signals |= {
+            "successes_PG": successes_PG,
+            "num_success": num_success,
+            "num_scored": num_scored,
+        }
+        if batch.lengths_B is not None:
+            signals["lengths_PG"] = batch.lengths_B[index_PG]
+        rewards_PG = np.asarray(batch.rewards_B, dtype=np.float64)[index_PG]
+        if batch.host_weights_B is not None:
+            row |= _masses(np.asarray(batch.host_weights_B, dtype=np.float64), batch)
+        weights_B = None
+        for i, name in enumerate(self.names):
+            if i in self._off:
+                continue
+            try:
+                weights_PG = self._weigh_one(i, rewards_PG, mask_PG, signals, is_training)
+            except UsageError as error:
+                if self.mode == "weight" or self.num_batches == 0:
+                    raise
+                self._off.add(i)
+                warnings.warn(f"shadow weight {name} is off from here on: {error}", stacklevel=2)
+                continue
+            found_B = weights_PG.reshape(-1)[position_B]
+            prefix = f"shadow/{name}/" if self.mode == "shadow" else ""
+            seen = _masses(found_B, batch) | self._report(i)
+            row |= {prefix + key: value for key, value in seen.items()}
+            weights_B = found_B if self.mode == "weight" else None
+        self.num_batches += is_training
+        return weights_B, row
+
+    def _weigh_one(
+        self,
+        i: int,
+        rewards_PG: np.ndarray,
+        mask_PG: np.ndarray,
+        signals: Mapping[str, Any],
+        is_training: bool,
+    ) -> np.ndarray:
+        weight = self.weights[i]
+        if is_training:
+            weights_PG, self.states[i] = weight.update(
+                rewards_PG, self.states[i], mask=mask_PG, **signals
+            )
+        else:
+            groups = weight.groups(rewards_PG, mask_PG)
+            weights_PG = weight.weigh_groups(groups, self.states[i], signals)
+        return np.asarray(weights_PG)
+
+    def _report(self, i: int) -> Row:
+        report = self.weights[i].report(self.states[i])
+        return {
+            f"weight/{key}": float(value)
+            for key, value in report.items()
+            if isinstance(value, int | float)
+        }
+
+    @property
+    def digest(self) -> int:
+        """A number that two processes share if and only if their states are equal; 53 bits."""
+        text = json.dumps(self.states, sort_keys=True)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 11
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights with their states as plain JSON."""
+        entries = [
+            {"spec": weight.spec, "label": weight.label, "state": state}
+            for weight, state in zip(self.weights, self.states, strict=True)
+        ]
+        return {"schema_version": SCHEMA_VERSION, "mode": self.mode, "weights": entries}
+
+    def load_state_dict(self, saved: Mapping[str, Any], source: str) -> None:
+        """Go on where ``state_dict`` was taken.
+
+        Args:
+            saved: What it returned.
+            source: Where it comes from, for messages.
+
+        Raises:
+            UsageError: Another schema, other weights or modes, or a state that is not theirs.
+
+        Warns:
+            UserWarning: A weight of the same class has other fields now.
+        """
+        version = saved.get("schema_version") if isinstance(saved, Mapping) else None
+        if version != SCHEMA_VERSION:
+            raise UsageError(
+                f"{source} has schema_version {version!r}, this gradmass reads {SCHEMA_VERSION}"
+            )
+        try:
+            own = (self.mode, [weight.spec for weight in self.weights])
+            theirs = (saved["mode"], [entry["spec"] for entry in saved["weights"]])
+            labels = [entry["label"] for entry in saved["weights"]]
+            states = [dict(entry["state"]) for entry in saved["weights"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{source} is damaged: {error!r} in it") from error
+        if own != theirs:
+            raise UsageError(
+                f"{source} was saved by {' and '.join(labels)} in mode {theirs[0]!r}, this run has "
+                f"{' and '.join(w.label for w in self.weights)} in mode {self.mode!r}"
+            )
+        for weight, label, state in zip(self.weights, labels, states, strict=True):
+            weight._check_state(state)
+            if weight.label != label:
+                warnings.warn(
+                    f"{source} was saved by {label}; its state goes on under {weight.label}",
+                    stacklevel=2,
+                )
+        self.states, self.num_batches = states, 1
+
+
+def _masses(weights_B: np.ndarray, batch: Batch) -> Row:
+    """Masses of what reaches the loss: a rollout without tokens there has none."""
+    applied_B = np.where(batch.has_tokens_B, weights_B, 0.0)
+    m_success, m_failure = gradient_mass(applied_B, batch.successes_B & batch.mask_B)
+    return {"mass/positive": m_success, "mass/negative": m_failure}

@@ -1,0 +1,37 @@
+"""Write known_upstream.json anew: the bodies of the versions that the tests were run with.
+
+    python tests/engines/record_upstream.py trl=1.16.0=FOLDER transformers=5.24.0=FOLDER ...
+
+A folder is that of the package, installed or in an unpacked wheel. Run the tests of this folder
+with a version before it is recorded.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import gradmass.engines
+from gradmass.engines.trl_config import TRANSFORMERS_SYMBOLS, TRL_SYMBOLS
+from gradmass.engines.upstream import body_hash, find
+
+SYMBOLS = {"trl": TRL_SYMBOLS, "transformers": TRANSFORMERS_SYMBOLS}
+FILE = Path(gradmass.engines.__file__).parent / "known_upstream.json"
+
+
+def main() -> None:
+    known: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for argument in sys.argv[1:]:
+        package, version, folder = argument.split("=")
+        for symbol in SYMBOLS[package]:
+            if "__init__." in symbol.name:
+                continue
+            node, text = find(Path(folder), symbol.name)
+            if node is None:
+                sys.exit(f"{package} {version}: {text}")
+            bodies = known.setdefault(package, {}).setdefault(symbol.name, {})
+            bodies.setdefault(body_hash(text, node), []).append(version)
+    FILE.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
