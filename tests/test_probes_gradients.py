@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gradmass.config import LossConfig, Recipe
+from gradmass.evaluation.judge import judge
 from gradmass.tables import load_recipe
 from gradmass.tasks.countdown import Countdown
 from gradmass.training.batch import Batch
-from gradmass.training.judge import judge
 from gradmass.training.loss import batch_loss
 from gradmass.training.probes.gradients import (
     _flat,

@@ -90,7 +90,9 @@ def show(diagnosis: Diagnosis, config: Path | None) -> None:
     if config is None:
         console.print("\n--config FILE also looks for settings that change a weight.")
         return
-    console.print(f"\nWhat settings of {config}, and {diagnosis.engine}'s defaults, do to a weight:")
+    console.print(
+        f"\nWhat settings of {config}, and {diagnosis.engine}'s defaults, do to a weight:"
+    )
     for flag in diagnosis.flags:
         line = f"{flag.name} = {flag.value!r} ({flag.severity}): {flag.meaning}"
         lines = textwrap.wrap(line, width=96, initial_indent="  ", subsequent_indent="      ")

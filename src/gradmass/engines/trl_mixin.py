@@ -29,8 +29,7 @@ from gradmass.weights import Weight
 WRITTEN = "gradmass_weights"
 """Key of the copy that travels beside the advantages through TRL's shuffle and split."""
 SUPPLIED = frozenset(
-    "successes_PG num_success num_scored entropy_nats entropy_kind lengths_PG policy_lag step "
-    "num_steps".split()
+    ["successes_PG", "num_success", "num_scored", "entropy_nats", "entropy_kind", "lengths_PG", "policy_lag", "step", "num_steps"]
 )
 EXACT = "exact softmax entropy"
 SAMPLED = "minus the log-probability of the sampled tokens"
@@ -199,7 +198,9 @@ class WeightMixin:
             self._gradmass_write(output, weights_B)
         return output
 
-    def _gradmass_collect(self, output: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _gradmass_collect(
+        self, output: dict[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rewards, their sum, and lengths of what all processes have drawn, on this one."""
         rewards_BF, num_sampled = self._gradmass_collected
         mask = output["completion_mask"]
@@ -426,7 +427,9 @@ class WeightMixin:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        from accelerate.utils import broadcast_object_list  # TRL brings it; this file may be without
+        from accelerate.utils import (
+            broadcast_object_list,
+        )  # TRL brings it; this file may be without
 
         # One process reads for all: a checkpoint may lie on the disk of one machine only.
         found: list[Any] = [None]
