@@ -16,7 +16,7 @@ from rich.console import Console
 from gradmass.commands.arguments import parse, split_recipe_flags
 from gradmass.commands.eval_model import Model, local_model, served_model
 from gradmass.commands.eval_progress import SamplingProgress
-from gradmass.commands.eval_table import notes, table
+from gradmass.commands.eval_table import heading, notes, table
 from gradmass.config import Recipe
 from gradmass.evaluation import Answer, Sampling, Tally, collect
 from gradmass.evaluation.identity import first_problems, problems_sha256
@@ -108,23 +108,27 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(arguments.model)
     has_run = arguments.endpoint is None and (folder / "state.json").exists()
     run = Run(folder) if has_run else None
+    run_model = None if run is None else run.model_dir
     asked = _resolve(arguments, run, task_flags)
     prompts = [problem.prompt for found in asked.problems.values() for problem in found]
     if arguments.endpoint is not None:
         model: Model = served_model(arguments, asked.sampling)
     else:
-        model = local_model(arguments, run, asked.sampling, prompts, is_exact=_is_exact(asked))
+        model = local_model(
+            arguments, run_model, asked.sampling, prompts, is_exact=_is_exact(asked)
+        )
     for note in [*model.notes, *_notes(arguments, asked)]:
         print(f"gradmass: note: {note}", file=sys.stderr)
     results = _evaluate(arguments, argv, asked, model)
     if arguments.json:
         print(json.dumps(results))
     else:
-        fields = ", ".join(f"{key} = {value}" for key, value in results["task"].items())
-        print(f"{fields}; seed {asked.sampling.seed}\n")
+        print(f"{heading(results)}\n")
         Console().print(table(results["splits"]))
         for line in notes(results):
             print(line)
+        if arguments.out is not None:
+            print(f"samples and results: {arguments.out}")
     return 0
 
 
