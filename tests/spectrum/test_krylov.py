@@ -159,7 +159,7 @@ def test_the_christoffel_function_is_the_least_value_of_a_quadratic_form():
     ]
     determinant = moments[0] * moments[2] - moments[1] ** 2
     form = (moments[2] - 2 * x * moments[1] + x * x * moments[0]) / determinant
-    found = _christoffel(np.array(nodes), np.array(weights), 2, x)
+    (found,) = _christoffel(np.array(nodes), np.array(weights), 2, np.array([x]))
     assert found == pytest.approx(float(1 / form), rel=1e-12)
 
 

@@ -13,8 +13,8 @@ from gradmass.spectra.files import StoredTensor
 from gradmass.spectra.pairs import Pair
 from gradmass.types import UsageError
 
-BLOCK_ENTRIES = 2**21
-"""Entries taken at once: 8 MB in float32, which two products can share in a cache."""
+BLOCK_ENTRIES = 2**20
+"""Entries taken at once: 4 MB in float32, which two products can share in a cache."""
 EXACT_SIDE = 256
 """Smaller side up to which the whole Gram matrix is cheaper than a search."""
 SAMPLED_STEP = 8
