@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup check test demo bench docs
+.PHONY: help setup check test test-sandbox demo bench docs
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(INSTALLED) ## make .venv with the package and its development tools
 
@@ -19,6 +19,9 @@ check: $(INSTALLED) ## format, lint and types
 
 test: $(INSTALLED) ## all tests, doctests included
 	$(BIN)/pytest
+
+test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
+	$(BIN)/pytest tests/sandbox/test_attacks.py --attack-rounds 5
 
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo
@@ -37,4 +40,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e ".[dev]"
+	@command -v bwrap >/dev/null || \
+		echo "programs are judged in bubblewrap, which is not installed: apt-get install bubblewrap"
 	@touch $@

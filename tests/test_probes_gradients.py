@@ -62,7 +62,7 @@ def make_batch(policy, tokenizer, weights_PG=None, mask_PG=None, drift=0.0):
         "num_steps": 10,
     }
     weights_B = torch.as_tensor(weights_PG.reshape(-1), dtype=torch.float32)
-    return Batch(rollouts, successes_PG, mask_PG, weights_PG, weights_B, {}, signals, {}, {})
+    return Batch(0, rollouts, successes_PG, mask_PG, weights_PG, weights_B, {}, signals, {}, {})
 
 
 def token_coefficients(policy, batch, weight, i, config):

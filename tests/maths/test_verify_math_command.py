@@ -93,8 +93,8 @@ def test_the_kinds_of_verify_are_listed(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["verify"])
     assert stop.value.code == 0
-    assert "math     is a mathematical answer the gold answer?" in capsys.readouterr().out
+    assert "math   an answer against the gold answer" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stop:
         main(["verify", "mth"])
     assert stop.value.code == 2
-    assert "unknown kind 'mth'; did you mean 'math'?" in capsys.readouterr().err
+    assert "'mth' is no kind of answer; did you mean 'math'?" in capsys.readouterr().err

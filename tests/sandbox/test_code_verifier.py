@@ -308,3 +308,49 @@ def test_a_machine_that_cannot_isolate_is_refused(monkeypatch, machine, message)
         monkeypatch.setattr(bubblewrap.platform, name, lambda value=value: value)
     with pytest.raises(UsageError, match=message):
         CodeVerifier()
+
+
+BENT = {
+    "math": (
+        "import math\nmath.sqrt = f\nassert f(1)", "import math\nassert f(4) == math.sqrt(64)",
+    ),
+    "builtins": (
+        "import builtins\nbuiltins.max = f\nassert f(1)", "assert f(1) == 2 == max(2, 1)",
+    ),
+    "sys through another module": (
+        "import typing\ntyping.sys.setrecursionlimit(50)\nassert f(1)",
+        "def deep(n): return n and 1 + deep(n - 1)\nassert f(100) == 2 * deep(100)",
+    ),
+    "a table": (
+        "import copy\ncopy.dispatch_table[int] = f\nassert f(1)",
+        "import copy\nassert f(1) == 2 and int not in copy.dispatch_table",
+    ),
+    "random draws": (
+        "import random\nrandom.seed(5)\nrandom.random()\nassert f(1)",
+        "import random\nassert f(1) == 2 and str(random.random()) == '0.8444218515250481'",
+    ),
+    "names": ("leftover = f(1)", "assert f(1) == 2\ntry:\n    leftover.x\nexcept Exception: pass\n"
+              "else: assert False"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_no_test_changes_what_the_next_one_sees(name):
+    bend, check = BENT[name]
+    with CodeVerifier(1, code_block="whole") as verifier:
+        problems = [CodeProblem((AssertTest(text),), "f") for text in (bend, check)]
+        verdicts = verifier.verify(problems, [RIGHT, RIGHT])
+    assert [verdict.outcome for verdict in verdicts] == ["right", "right"], verdicts
+
+
+def test_tests_that_stop_or_die_do_not_stop_those_after(judge):
+    stuck = CodeProblem((AssertTest("f(1)\nwhile True: pass"),), "f", time_limit_s=0.5)
+    assert judge(stuck, RIGHT).outcome == "timeout"
+    full = CodeProblem((AssertTest("f(1)\nx = [0]\nwhile True: x += x"),), "f", memory_mb=128)
+    assert (judge(full, RIGHT).outcome, judge(full, RIGHT).detail) == (
+        "wrong", "MemoryError (line 3)",
+    )  # fmt: skip
+    dead = CodeProblem((AssertTest("f(1)\nimport os\nos._exit(3)"),), "f")
+    assert judge(dead, RIGHT).detail == "exit code 3"
+    fine = CodeProblem((AssertTest("assert f(1) == 2"),), "f")
+    assert judge(fine, RIGHT).outcome == "right"

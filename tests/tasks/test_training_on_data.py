@@ -61,7 +61,7 @@ def test_a_run_trains_on_a_dataset_with_a_reward_of_ones_own(tmp_path, monkeypat
     assert {row["verdict"] for row in drawn} >= {"error", "right", "wrong"}
     capsys.readouterr()
     monkeypatch.chdir("/")
-    assert gradmass("eval", tmp_path / "run", "--json") == 0
+    assert gradmass("eval", tmp_path / "run", "--out", tmp_path / "samples", "--json") == 0
     assert json.loads(capsys.readouterr().out)["splits"][0]["split"] == "test"
 
 

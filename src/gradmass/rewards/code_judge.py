@@ -1,12 +1,10 @@
 """Judge one program after the other with sandboxes that belong to one thread.
 
 What is expected stays here, outside: the sandbox of the program sees an input or arguments, and
-says what it printed or returned. Assert-style tests run in a second sandbox, and speak with the
-program through a socket.
+says what it printed or returned. Assert-style tests run in another sandbox (``code_tests``).
 """
 
 import contextlib
-import json
 import signal
 import socket
 import time
@@ -15,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradmass.rewards.code_problem import AssertTest, CallTest, CodeProblem, StdinTest, Test
+from gradmass.rewards.code_tests import Tester, cause_of
 from gradmass.rewards.outputs import same_text, same_value
 from gradmass.rewards.sandbox import Code, Ended, Limits, Worker
 from gradmass.rewards.sandbox.inside import plain, wire
 from gradmass.rewards.sandbox.inside.roles import REPLY_BYTES
 from gradmass.rewards.verdict import Outcome, Verdict
 
-CHECK_MARGIN_S = 0.5
-"""Assert-style tests outlive the program's limit by this, so that the program is named as slow."""
 SHOWN = 60
 
 
@@ -49,7 +46,7 @@ class Judge:
         self._start = start
         self._stops_early = stop_at_first_failure
         self._program: Worker | None = None
-        self._tests: Worker | None = None
+        self._tester: Tester | None = None
 
     def prepare(self) -> Worker:
         """Start the sandbox of the programs, if it does not run yet.
@@ -88,17 +85,17 @@ class Judge:
         )
 
     def interrupt(self) -> None:
-        """Make both sandboxes end, from any thread."""
-        for worker in (self._program, self._tests):
-            if worker is not None:
-                worker.interrupt()
+        """Make all sandboxes end, from any thread."""
+        for sandbox in (self._program, self._tester):
+            if sandbox is not None:
+                sandbox.interrupt()
 
     def discard(self) -> None:
-        """End both sandboxes; the next program gets new ones."""
-        for worker in (self._program, self._tests):
-            if worker is not None:
-                worker.close()
-        self._program = self._tests = None
+        """End all sandboxes; the next program gets new ones."""
+        for sandbox in (self._program, self._tester):
+            if sandbox is not None:
+                sandbox.close()
+        self._program = self._tester = None
 
     def _results(self, problem: CodeProblem, program: str) -> Generator[_Result]:
         tests = list(problem.tests)
@@ -189,37 +186,24 @@ class Judge:
     def _check(self, problem: CodeProblem, program: str, test: Test) -> _Result:
         assert isinstance(test, AssertTest)
         worker = self.prepare()
-        self._tests = tester = self._tests or self._start()
-        limit_s, memory_mb = problem.time_limit_s, problem.memory_mb
+        self._tester = self._tester or Tester(self._start)
+        limits = Limits(wall_s=problem.time_limit_s, memory_mb=problem.memory_mb)
         ours, theirs = socket.socketpair()
-        with ours, theirs:
-            worker.begin(
-                "serve",
-                Code(program, problem.prelude),
-                Limits(wall_s=limit_s, memory_mb=memory_mb),
-                channel=theirs,
+        with ours:
+            with theirs:
+                worker.begin("serve", Code(program, problem.prelude), limits, channel=theirs)
+            said = self._tester.check(
+                Code(test.code, problem.prelude, problem.entry_point), limits, ours
             )
-            tester.begin(
-                "check",
-                Code(test.code, problem.prelude, problem.entry_point),
-                Limits(wall_s=limit_s + CHECK_MARGIN_S, memory_mb=memory_mb),
-                channel=ours,
-            )
-        check = tester.end()
         worker.stop()
         ended = worker.end()
-        try:
-            said = json.loads(check.stdout)
-        except ValueError:
-            said = {"passed": False, "detail": _cause(check) or "the test came to no end"}
-        if said["passed"] and not said["calls"]:
-            return _Result(Outcome.ERROR, "the test never calls the program")
         if said["passed"]:
-            return RIGHT
+            never = _Result(Outcome.ERROR, "the test never calls the program")
+            return RIGHT if said["calls"] else never
         if said.get("gone"):
             gone = _Result(Outcome.WRONG, "it ended by itself before it answered")
             return _fault(ended, problem) or gone
-        if check.forced == "timeout":
+        if said.get("timeout"):
             return _timeout(ended, problem)
         return _Result(Outcome.WRONG, said["detail"])
 
@@ -239,20 +223,10 @@ def _fault(ended: Ended, problem: CodeProblem) -> _Result | None:
         and ended.cpu_s > problem.time_limit_s
     ):
         return _timeout(ended, problem)
-    cause = _cause(ended)
+    cause = cause_of(ended)
     if "MemoryError" in cause:
         return _Result(Outcome.WRONG, f"memory limit of {problem.memory_mb} MiB ({cause})")
     return _Result(Outcome.WRONG, cause)
-
-
-def _cause(ended: Ended) -> str:
-    """How a process ended that did not end well."""
-    if ended.code is None:
-        return ""
-    if ended.code < 0:
-        return f"killed by {signal.Signals(-ended.code).name}"
-    lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    return f"exit code {ended.code}" + (f": {lines[-1].strip()[:200]}" if lines else "")
 
 
 def _timeout(ended: Ended, problem: CodeProblem) -> _Result:

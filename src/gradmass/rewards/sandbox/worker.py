@@ -19,7 +19,7 @@ from gradmass.rewards.sandbox import bubblewrap
 from gradmass.rewards.sandbox.inside import wire
 
 Isolation = Literal["bubblewrap", "process"]
-Role = Literal["script", "serve", "check"]
+Role = Literal["script", "serve", "check", "check_all"]
 
 INSIDE = Path(__file__).parent / "inside"
 GRACE_S = 5.0

@@ -6,13 +6,16 @@ import builtins
 import contextlib
 import os
 import random
+import socket
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from functools import lru_cache
+from types import CodeType, ModuleType
 from typing import Any
 
 from . import plain, wire
+from .purity import is_pure
 
 REPLY_BYTES = 16 << 20
 """The longest answer to a call, in JSON."""
@@ -42,22 +45,40 @@ def answer_calls(prelude: str, program: str) -> int:
     return _until_exit(serve)
 
 
-def check_calls(prelude: str, test: str, entry_point: str | None) -> dict[str, Any]:
+def check_all() -> int:
+    """Run one test after the other in this process, those that leave nothing behind in it."""
+    host = socket.socket(fileno=CHANNEL)
+    while True:
+        try:
+            request, (channel,) = wire.receive(host, limit=REPLY_BYTES)
+        except EOFError:
+            return 0
+        prelude, test = request["prelude"], request["test"]
+        if _can_share_a_process(prelude, test):
+            wire.send(host, check_calls(prelude, test, request["entry_point"], channel))
+        else:
+            wire.send(host, {"needs_process": True})
+        os.close(channel)
+
+
+def check_calls(
+    prelude: str, test: str, entry_point: str | None, channel: int = CHANNEL
+) -> dict[str, Any]:
     """Run assert-style tests here, on a program that runs elsewhere.
 
     Returns:
         ``passed``; then the number of ``calls``; or why not: the program is ``gone``, or the
         ``detail`` of what the test raised.
     """
-    candidate = _Candidate()
+    candidate = _Candidate(channel)
     # The same draws for every program that is tested.
     random.seed(0)
     namespace = _TestNamespace(candidate, __name__="tests")
     try:
-        exec(compile(prelude, "prelude.py", "exec", dont_inherit=True), namespace)
+        exec(_compiled(prelude, "prelude.py"), namespace)
         if entry_point is not None:
             namespace[entry_point] = candidate.function(entry_point)
-        exec(compile(test, "test.py", "exec", dont_inherit=True), namespace)
+        exec(_compiled(test, "test.py"), namespace)
         if "check" in namespace and entry_point is not None:
             namespace["check"](namespace[entry_point])
     except _Gone:
@@ -67,6 +88,18 @@ def check_calls(prelude: str, test: str, entry_point: str | None) -> dict[str, A
     return {"passed": True, "calls": candidate.num_calls}
 
 
+@lru_cache(maxsize=64)
+def _compiled(text: str, name: str) -> CodeType:
+    return compile(text, name, "exec", dont_inherit=True)
+
+
+def _can_share_a_process(prelude: str, test: str) -> bool:
+    try:
+        return is_pure(_compiled(prelude, "prelude.py")) and is_pure(_compiled(test, "test.py"))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+
+
 class _Gone(BaseException):
     """The program ended; no test catches this as an exception the program raised."""
 
@@ -74,7 +107,8 @@ class _Gone(BaseException):
 class _Candidate:
     """The program in the other process, as functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
         self.num_calls = 0
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -91,8 +125,8 @@ class _Candidate:
             "kwargs": {name: plain.encode(value, _number_of) for name, value in kwargs.items()},
         }
         try:
-            wire.write(CHANNEL, request)
-            reply = wire.read(CHANNEL, REPLY_BYTES)
+            wire.write(self._channel, request)
+            reply = wire.read(self._channel, REPLY_BYTES)
         except (EOFError, OSError) as error:
             raise _Gone from error
         if "value" in reply:

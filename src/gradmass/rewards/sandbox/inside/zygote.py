@@ -76,7 +76,7 @@ class _Zygote:
         reports, report = os.pipe()
         sleeper = None
         # Tests are not the adversary: they need no namespace of their own within the sandbox.
-        has_namespace = self._is_isolated and job["role"] != "check"
+        has_namespace = self._is_isolated and job["role"] in ("script", "serve")
         plan = self._jail.plan(Bounds(**job["bounds"]), has_namespace=has_namespace)
         try:
             if has_namespace:
@@ -160,6 +160,8 @@ class _Zygote:
                 status = roles.run_script(prelude, program)
             elif job["role"] == "serve":
                 status = roles.answer_calls(prelude, program)
+            elif job["role"] == "check_all":
+                status = roles.check_all()
             else:
                 passed = roles.check_calls(prelude, program, job["entry_point"])
                 os.write(result, json.dumps(passed).encode())
