@@ -400,11 +400,11 @@ def test_a_run_without_a_checkpoint_has_no_model_to_evaluate(refused, run_dir):
 
 
 def test_a_damaged_run_is_refused(refused, run_dir):
-    (run_dir / "config.json").write_text('{"schema": 1,')
-    for argv in (["train", "--resume", "--out", "run"], ["report", "run"]):
-        assert refused(*argv).startswith("run/config.json is damaged: ")
     (run_dir / "state.json").write_text('{"schema": 7}')
     assert refused("eval", "run") == "run/state.json has schema 7, this version reads schema 1"
+    (run_dir / "config.json").write_text('{"schema": 1,')
+    for argv in (["train", "--resume", "--out", "run"], ["report", "run"], ["eval", "run"]):
+        assert refused(*argv).startswith("run/config.json is damaged: ")
 
 
 def test_a_stored_recipe_that_this_version_does_not_know_is_refused(refused, run_dir):
