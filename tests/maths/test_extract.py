@@ -25,6 +25,8 @@ LAST_BOX = {
     r"\boxed{1}\boxed{2}": "2",
     r"\boxed{1} so \boxed{2}": "2",
     "\\boxed{a\nb}": "a\nb",
+    r"so \\boxed{5}": "5",  # escaped twice on its way through JSON
+    r"a \\\boxed{5}": "5",  # a line break before it
     r"\boxed{}": None,
     r"\boxed{5": None,
     r"\boxed{7} no: \boxed{\frac{1}{": None,

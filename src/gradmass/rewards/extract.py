@@ -12,7 +12,7 @@ BETWEEN = re.compile(
     r"|(?P<joins>[,;]|\\text\s*\{\s*(?:and|or)\s*\}|and|or))*"
 )
 BARE_END = re.compile(r"\$|\\\)|\\\]|\n|$")
-TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)(?![a-zA-Z])\s*\{?)|\\.|[{}]", re.DOTALL)
+TOKEN = re.compile(r"(?P<box>\\{1,4}(?:boxed|fbox)(?![a-zA-Z])\s*\{?)|\\.|[{}]", re.DOTALL)
 MAX_BARE = 200
 """Characters that a box without braces may hold."""
 MATH = re.compile(r"\\[\s\S]|\$\$?")
