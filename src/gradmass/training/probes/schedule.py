@@ -1,5 +1,6 @@
 """When what is looked at in training, behind one object with two moments: before and after."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,6 +28,8 @@ from gradmass.training.probes.states import (
     is_plain_head,
     shared_row,
 )
+from gradmass.training.rollout import DIVERGED
+from gradmass.types import UsageError
 from gradmass.weights import Weight
 
 Row = dict[str, Any]
@@ -94,10 +97,10 @@ class Probes:
             return {}
         clock, config = Clock(), self._recipe.loss
         denominator = loss_denominator(config, batch.rollouts, self._recipe.train.max_new_tokens)
-        row: Row = {
-            **verdict_gradients(config, policy, self._start_policy, batch, denominator),
-            **score_squares(policy, batch),
-        }
+        parts = verdict_gradients(config, policy, self._start_policy, batch, denominator)
+        if not all(math.isfinite(value) for value in parts.values() if value is not None):
+            return {}  # the policy has diverged, which the update says
+        row: Row = {**parts, **score_squares(policy, batch)}
         self.details.append(self._signal(policy, batch))
         row |= {f"signal/{key}": self.details[-1]["weights"][0][key] for key in _SIGNAL_KEYS}
         states = self._states(policy, batch)
@@ -119,12 +122,17 @@ class Probes:
 
         Returns:
             What to add to the row: ``entropy/change_nats``, the change of the mean entropy at the
-            very contexts of the batch, and ``warnings``, where there are any.
+            very contexts of the batch, and the seconds that looking took.
+
+        Raises:
+            UsageError: The updated policy gives NaN or infinite logits.
         """
         clock, found = Clock(), Row()
         if self._entropy_before is not None:
             after = entropy_of(policy, answer_states(policy, batch.rollouts))
             assert after is not None  # a batch has tokens
+            if not math.isfinite(after):
+                raise UsageError(DIVERGED)
             found["entropy/change_nats"] = after - self._entropy_before
         if _is_due(step, self._recipe.probe.rank_every):
             spectra = self._change.spectra(policy, self._stored_dtype)
