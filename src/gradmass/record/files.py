@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -42,4 +43,16 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Replace a file by JSON: whoever reads it sees the old one or the new one, whole."""
     draft = file.with_name(f".{file.name}.draft")
     draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    sync(draft)
     draft.replace(file)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder to the disk. Windows needs it open for writing and goes without."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
