@@ -146,6 +146,32 @@ def test_value_clip_share_and_kl_equal_the_literal_sums(seed):
 
 
 @pytest.mark.parametrize("seed", range(NUM_CASES))
+def test_what_is_kept_of_a_rollout_is_what_its_tokens_have_in_the_gradient(seed):
+    case = random_case(seed)
+    loss, _ = run(case)
+    for i, weight in enumerate(case["weights"]):
+        ratios = [
+            math.exp(new - old)
+            for new, old, is_answer in zip(
+                case["logprobs"][i], case["behaviour"][i], case["mask"][i], strict=True
+            )
+            if is_answer
+        ]
+        gone = [is_clipped(r, weight, case["clip_low"], case["clip_high"]) for r in ratios]
+        kept = [r for r, is_gone in zip(ratios, gone, strict=True) if weight and not is_gone]
+        length = max(1, len(ratios))
+        assert float(loss.kept_N[i]) == pytest.approx(sum(kept) / length, rel=1e-12)
+        assert float(loss.clipped_N[i]) == pytest.approx(sum(gone) / length, rel=1e-12)
+
+
+def test_a_ratio_that_overflows_and_is_clipped_is_kept_as_nothing():
+    loss, _ = run(one_token(2000.0, 1.0))
+    assert (float(loss.kept_N[0]), float(loss.clipped_N[0])) == (0.0, 1.0)
+    loss, _ = run(one_token(2000.0, 0.0))
+    assert (float(loss.kept_N[0]), float(loss.clipped_N[0])) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(NUM_CASES))
 def test_gradient_equals_the_derivative_by_cases(seed):
     case = random_case(seed)
     _, gradient = run(case)

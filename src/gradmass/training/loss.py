@@ -19,7 +19,7 @@ class Loss:
         clip_share: Share of the answer tokens of rollouts with a weight whose gradient was clipped
             away.
         kept_N: Mean over the tokens of each rollout of the ratio where the gradient was not clipped
-            away, 0 where it was: what of the rollout's weight reaches the gradient.
+            away, 0 where it was: what of the rollout's weight reaches the gradient; 0 without one.
         clipped_N: Share of each rollout's tokens whose gradient was clipped away.
         kl_nats: Mean over tokens of the k3 estimate, in nats; 0 where no KL term is on.
     """
@@ -81,7 +81,9 @@ def policy_loss(
         is_clipped_NT = (clipped_NT < unclipped_NT) & has_weight_NT
         clip_share = float(is_clipped_NT.sum()) / max(1, int(has_weight_NT.sum()))
         length_N = mask_NT.sum(1).clamp(min=1).double()
-        kept_N = (ratio_NT * (mask_NT & ~is_clipped_NT)).double().sum(1) / length_N
+        # where, not times: an overflowing ratio that is clipped away leaves 0, not NaN.
+        kept_NT = torch.where(has_weight_NT & ~is_clipped_NT, ratio_NT, 0.0)
+        kept_N = kept_NT.double().sum(1) / length_N
         clipped_N = is_clipped_NT.double().sum(1) / length_N
     total = torch.where(mask_NT, per_token_NT, 0.0).sum()
     return Loss(total / denominator, clip_share, kept_N, clipped_N, kl_nats)

@@ -191,9 +191,6 @@ def update(
         row |= {"loss/value": loss.value.item(), "loss/clip_share": loss.clip_share}
         if start_policy is not None:
             row["loss/kl_nats"] = loss.kl_nats
-    row |= reach_row(
-        recipe.loss, rollouts, batch.weights_PG, batch.successes_PG, loss, rows.cpu().numpy()
-    )
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), recipe.optim.max_grad_norm)
     row["optim/grad_norm"] = float(norm)
     if not (math.isfinite(row["loss/value"]) and math.isfinite(row["optim/grad_norm"])):
@@ -201,6 +198,9 @@ def update(
             f"the policy diverged: loss {row['loss/value']}, gradient norm "
             f"{row['optim/grad_norm']} (try a smaller optim.lr); the last checkpoint is intact"
         )
+    row |= reach_row(
+        recipe.loss, rollouts, batch.weights_PG, batch.successes_PG, loss, rows.cpu().numpy()
+    )
     optimizer.step()
     clock.lap("time/update_s")
     return row | clock.laps
