@@ -239,6 +239,13 @@ LIES = [
            "def double(x): return P()", "wrong", "", "call"),
     Attack("a reply of its own", "os.write(3, b'\\0\\0\\0\\x0d{\"value\": 41}'); time.sleep(99)",
            "wrong", "returned 41", "call"),
+    Attack("keys with one hash", "pairs = b','.join(b'[{\"int\":\"%x\"},0]' % (k * (2**61 - 1))"
+           " for k in range(200000))\nreply = b'{\"value\":{\"dict\":[' + pairs + b']}}'\n"
+           "os.write(3, len(reply).to_bytes(4, 'big') + reply); time.sleep(99)", "wrong",
+           "one hash", "call"),
+    Attack("a message to the terminal", "def double(x): raise ValueError('\\x1b[2J\\n' * 9)",
+           "wrong", "^raised ValueError: [^\x00-\x1f]*$", "call"),
+    Attack("a long integer", "def double(x): return 10 ** 10000", "wrong", "too long", "call"),
     Attack("an error of its own", "def double(x): raise AssertionError", "wrong",
            "RuntimeError", "check"),
     Attack("the setup's failure", "os._exit(111)", "wrong", "exit code 111"),

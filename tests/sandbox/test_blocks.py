@@ -1,5 +1,7 @@
 """Which part of a completion is the program."""
 
+import time
+
 import pytest
 
 from gradmass.rewards.blocks import find_program
@@ -94,3 +96,22 @@ def test_whole_takes_all_of_it():
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UsageError, match="'second' is not one of last, first, longest, whole"):
         find_program("", "second", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" + "x" * 10**6 + "`",
+        "```python\n" + "\n" * 10**6 + "```",
+        "```python\n" + " \n" * 10**6 + "x",
+        "`" * 10**6,
+        ("```\n" * 10**5),
+        "```python\ndef " + " " * 10**6,
+    ],
+    ids=lambda text: text[:14],
+)
+def test_no_completion_takes_long_to_read(text):
+    started = time.perf_counter()
+    for entry_point in ("f", None):
+        find_program(text, "last", entry_point)
+    assert time.perf_counter() - started < 5.0

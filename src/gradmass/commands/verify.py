@@ -33,6 +33,6 @@ def _help() -> str:
         "",
         *(f"  {kind:6} {what}" for kind, what in KINDS.items()),
         "",
-        "gradmass verify KIND --help says more.",
+        "gradmass verify KIND --help says more; each prints its verdict as JSON with --json.",
     ]
     return "\n".join(lines)

@@ -9,7 +9,8 @@ from gradmass.types import UsageError
 
 CodeBlock = Literal["last", "first", "longest", "whole"]
 PYTHON = {"python", "py", "python3", "pypy", "pypy3"}
-FENCE = re.compile(r"[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`{]*)[^`]*")
+# Of these none looks twice at the same text: a model may write a line of a million characters.
+FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
 READS_STDIN = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\(\s*0|\bos\.read\(\s*0")
 
 
@@ -67,18 +68,21 @@ def find_program(completion: str, rule: CodeBlock, entry_point: str | None) -> s
 
 def _defines(entry_point: str) -> re.Pattern[str]:
     name = re.escape(entry_point)
-    return re.compile(rf"^\s*(?:async\s+)?def\s+{name}\b|^\s*class\s+{name}\b|^{name}\s*=", re.M)
+    defined = rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}\b"
+    return re.compile(rf"{defined}|^{name}[ \t]*=", re.MULTILINE)
 
 
 def _blocks_of(text: str) -> list[_Block]:
     blocks: list[_Block] = []
     fence, language, lines = "", "", list[str]()
     for line in text.split("\n"):
-        found = FENCE.fullmatch(line.rstrip())
+        found = FENCE.match(line)
+        mark, info = (found[1], line[found.end() :].strip()) if found else ("", "")
         if not fence:
-            if found:
-                fence, language, lines = found["fence"], found["language"].lower(), []
-        elif found and found["fence"].startswith(fence) and line.strip() == found["fence"]:
+            if mark and "`" not in info:
+                words = info.partition("{")[0].split(maxsplit=1)
+                fence, language, lines = mark, words[0].lower() if words else "", []
+        elif mark.startswith(fence) and not info:
             blocks.append(_Block(language, textwrap.dedent("\n".join(lines))))
             fence = ""
         else:

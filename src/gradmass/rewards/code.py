@@ -164,14 +164,14 @@ class _Pool:
         self._stops_early = stops_early
         self._own = threading.local()
         self._judges: list[Judge] = []
-        self._is_closing = False
+        self._closing = threading.Event()
 
     def submit(self, task: Callable[[Judge], T]) -> "Future[T]":
         """Run a task in one of the threads, with its judge."""
         return self._threads.submit(lambda: task(self._judge()))
 
     def close(self) -> None:
-        self._is_closing = True
+        self._closing.set()
         for judge in list(self._judges):
             judge.interrupt()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -186,9 +186,13 @@ class _Pool:
         return judge
 
     def _start(self) -> Worker:
-        if self._is_closing:
+        if self._closing.is_set():
             raise SandboxLost("the verifier is closed")
-        return Worker(self._isolation, self._packages)
+        worker = Worker(self._isolation, self._packages)
+        if self._closing.is_set():  # while it started
+            worker.close()
+            raise SandboxLost("the verifier is closed")
+        return worker
 
 
 def _judging(problem: CodeProblem, program: str) -> Callable[[Judge], Verdict]:

@@ -5,6 +5,7 @@ says what it printed or returned. Assert-style tests run in another sandbox (``c
 """
 
 import contextlib
+import reprlib
 import signal
 import socket
 import time
@@ -20,7 +21,7 @@ from gradmass.rewards.sandbox.inside import plain, wire
 from gradmass.rewards.sandbox.inside.roles import REPLY_BYTES
 from gradmass.rewards.verdict import Outcome, Verdict
 
-SHOWN = 60
+SHOWN, DETAIL = 60, 300
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Judge:
         where = f"test {number} of {num_tests}: " if failures and num_tests > 1 else ""
         return Verdict(
             worst.outcome,
-            where + worst.detail,
+            where + _one_line(worst.detail),
             seconds=time.monotonic() - started,
             num_passed=sum(result is RIGHT for result in results),
             num_tests=num_tests,
@@ -255,5 +256,18 @@ def _checked(problem: CodeProblem, test: Test, output: Any) -> _Result:
 
 
 def _short(value: Any) -> str:
-    text = repr(value[: 4 * SHOWN]) if isinstance(value, str) else repr(value)
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    """A value as a person would want to see it, however long it is."""
+    if isinstance(value, str):
+        return repr(value[:SHOWN]) + "..." * (len(value) > SHOWN)
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python refuses to show integers of thousands of digits
+        return "a number too long to show"
+
+
+def _one_line(text: str) -> str:
+    """What a program had a part in, fit for a terminal: short, and nothing that commands it."""
+    return "".join(
+        letter if letter.isprintable() else " " if letter.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for letter in text[:DETAIL]
+    )

@@ -219,7 +219,7 @@ class Worker:
         size = os.fstat(stdout.fileno()).st_size
         said = os.fstat(stderr.fileno()).st_size
         tail = os.pread(stderr.fileno(), STDERR_BYTES, max(0, said - STDERR_BYTES))
-        output = os.pread(stdout.fileno(), FILE_MB << 20, 0)
+        output = os.pread(stdout.fileno(), size, 0)
         for file in self._files:
             file.close()
         if "error" in reply:

@@ -4,9 +4,12 @@ A value loses its class on the way: an integer that claims to equal everything a
 integer. JSON's own types stand for themselves; the rest is an object with one key, its kind.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
+MAX_EQUAL_HASHES = 100
+"""More keys with one hash are an attack: a table of a million of them takes hours to build."""
 SMALL_INT = 10**15
 """Integers above travel in hexadecimal, which takes linear time to read."""
 
@@ -79,11 +82,13 @@ def decode(data: Any, resolve: Callable[[Any], Any] | None = None) -> Any:
             case "tuple":
                 return tuple(decode(item, resolve) for item in content)
             case "set":
-                return {decode(item, resolve) for item in content}
+                return set(_spread(decode(item, resolve) for item in content))
             case "frozenset":
-                return frozenset(decode(item, resolve) for item in content)
+                return frozenset(_spread(decode(item, resolve) for item in content))
             case "dict":
-                return {decode(key, resolve): decode(item, resolve) for key, item in content}
+                keys = _spread(decode(key, resolve) for key, _ in content)
+                values = (decode(item, resolve) for _, item in content)
+                return dict(zip(keys, values, strict=True))
             case "bytes":
                 return bytes.fromhex(content)
             case "complex":
@@ -93,3 +98,12 @@ def decode(data: Any, resolve: Callable[[Any], Any] | None = None) -> Any:
     except (ValueError, TypeError, LookupError) as error:
         raise NotPlain(f"not plain data: {error}") from error
     raise NotPlain(f"not plain data: an object of kind {kind!r}")
+
+
+def _spread(keys: Iterable[Any]) -> list[Any]:
+    """The keys, unless too many of them share a hash."""
+    found = list(keys)
+    common = Counter(map(hash, found)).most_common(1)
+    if common and common[0][1] > MAX_EQUAL_HASHES:
+        raise NotPlain(f"not plain data: {common[0][1]} keys with one hash")
+    return found
