@@ -86,14 +86,14 @@ def show(diagnosis: Diagnosis, config: Path | None) -> None:
     for finding in diagnosis.findings:
         name = finding.symbol.rpartition(":")[2].replace("__init__.", "")
         status = f"[{STYLE[finding.status]}]{finding.status}[/]"
-        console.print(f"  {name:45} {status}: {escape(finding.detail)}", soft_wrap=True)
+        console.print(f"  {name:46} {status}: {escape(finding.detail)}", soft_wrap=True)
     if config is None:
         console.print("\n--config FILE also looks for settings that change a weight.")
         return
     console.print(f"\nWhat settings of {config}, and {diagnosis.engine}'s defaults, do to a weight:")
     for flag in diagnosis.flags:
         line = f"{flag.name} = {flag.value!r} ({flag.severity}): {flag.meaning}"
-        lines = textwrap.wrap(line, width=96, initial_indent="  ", subsequent_indent="      ")
+        lines = textwrap.wrap(line, width=78, initial_indent="  ", subsequent_indent="      ")
         console.print("\n".join(lines), markup=False, highlight=False)
     if not diagnosis.flags:
         console.print("  nothing")

@@ -38,9 +38,10 @@ def make_trainer(base: Any = None) -> Any:
     try:
         import trl
         from trl import GRPOTrainer
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # older TRL wraps the one in the other
         raise UsageError(
-            f"gradmass.engines.trl needs TRL ({error}): pip install 'gradmass[trl]'"
+            f"gradmass.engines.trl needs TRL ({' '.join(str(error).split())}): "
+            "pip install 'gradmass[trl]'"
         ) from error
     from gradmass.engines.trl_mixin import WeightMixin, check_base
 
