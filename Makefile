@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup check test demo bench docs
+.PHONY: help setup check test test-trl demo bench docs
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: $(INSTALLED) ## make .venv with the package and its development tools
 
@@ -17,8 +17,11 @@ check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: $(INSTALLED) ## all tests, doctests included
+test: $(INSTALLED) ## all tests but those of an engine, doctests included
 	$(BIN)/pytest
+
+test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
+	$(BIN)/pytest -m trl tests/engines
 
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo

@@ -47,7 +47,9 @@ def engine(tmp_path, monkeypatch):
 
 
 def test_an_unchanged_body_is_known_whatever_its_comments_and_layout(engine):
-    loss, metrics = engine(ENGINE.replace("# comment", "# another").replace('"""Docs."""', '"""D"""'))
+    loss, metrics = engine(
+        ENGINE.replace("# comment", "# another").replace('"""Docs."""', '"""D"""')
+    )
     assert (loss.status, loss.detail) == ("known", "as in 1.0 to 1.1")
     assert metrics.status == "known"
     shifted = ENGINE.replace("    def loss", "\n\n    # here\n    def loss")
@@ -122,7 +124,9 @@ def own_trl(tmp_path, monkeypatch):
     """A package called trl with nothing of TRL but two settings, and no transformers."""
     folder = tmp_path / "trl"
     (folder / "trainer").mkdir(parents=True)
-    config = 'class GRPOConfig:\n    loss_type: str = field(default="dapo")\n    top_p: float = 1.0\n'
+    config = (
+        'class GRPOConfig:\n    loss_type: str = field(default="dapo")\n    top_p: float = 1.0\n'
+    )
     (folder / "trainer" / "grpo_config.py").write_text(config)
     places = {"trl": folder}
     monkeypatch.setattr("gradmass.engines.doctor.package_folder", places.get)
@@ -136,7 +140,8 @@ def test_the_command_says_what_is_broken_and_exits_with_1(own_trl, tmp_path, cap
     out = capsys.readouterr().out
     assert "trl: broken (trl not installed, transformers not installed)" in out
     assert "there is no trainer/grpo_trainer.py" in out
-    assert "transformers" in out and "is not installed: pip install 'gradmass[trl]'" in out
+    assert "transformers" in out
+    assert "is not installed: pip install 'gradmass[trl]'" in out
     assert "top_p = 0.9 (changes the weight)" in out
     assert "loss_type = 'dapo' (changes the weight)" in out
 
@@ -167,7 +172,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, message):
 )
 def test_settings_that_do_not_parse_are_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match="does not parse|no table of settings"):
+    with pytest.raises(UsageError, match=r"does not parse|no table of settings"):
         command.read_config(tmp_path / name)
 
 
@@ -185,7 +190,8 @@ def test_without_trl_the_engine_says_so_in_one_line():
             [sys.executable, "-c", code.format(name)], capture_output=True, text=True, check=False
         )
         last = done.stderr.splitlines()[-1]
-        assert "needs TRL" in last and "pip install 'gradmass[trl]'" in last
+        assert "needs TRL" in last
+        assert "pip install 'gradmass[trl]'" in last
 
 
 @pytest.mark.trl

@@ -57,16 +57,16 @@ def read_config(file: Path) -> dict[str, Any]:
     """
     if not file.is_file():
         raise UsageError(f"--config: there is no file {file}")
+    import yaml  # comes with transformers
+
     try:
         if file.suffix == ".toml":
             settings: Any = tomllib.loads(file.read_text())
         elif file.suffix == ".json":
             settings = json.loads(file.read_text())
         else:
-            import yaml
-
             settings = yaml.safe_load(file.read_text())
-    except Exception as error:  # each format has its own
+    except (ValueError, yaml.YAMLError) as error:
         raise UsageError(f"--config: {file} does not parse: {error}") from error
     if not isinstance(settings, dict):
         raise UsageError(f"--config: {file} is no table of settings")
@@ -90,7 +90,9 @@ def show(diagnosis: Diagnosis, config: Path | None) -> None:
     if config is None:
         console.print("\n--config FILE also looks for settings that change a weight.")
         return
-    console.print(f"\nWhat settings of {config}, and {diagnosis.engine}'s defaults, do to a weight:")
+    console.print(
+        f"\nWhat settings of {config}, and {diagnosis.engine}'s defaults, do to a weight:"
+    )
     for flag in diagnosis.flags:
         line = f"{flag.name} = {flag.value!r} ({flag.severity}): {flag.meaning}"
         lines = textwrap.wrap(line, width=78, initial_indent="  ", subsequent_indent="      ")

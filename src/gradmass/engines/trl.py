@@ -43,7 +43,8 @@ def make_trainer(base: Any = None) -> Any:
             f"gradmass.engines.trl needs TRL ({' '.join(str(error).split())}): "
             "pip install 'gradmass[trl]'"
         ) from error
-    from gradmass.engines.trl_mixin import WeightMixin, check_base
+    from gradmass.engines.trl_checks import check_base
+    from gradmass.engines.trl_mixin import WeightMixin
 
     base = GRPOTrainer if base is None else base
     check_base(base, trl.__version__)

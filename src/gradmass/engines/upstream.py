@@ -198,4 +198,6 @@ def _probe_one(package: str, folder: Path, symbol: Symbol) -> Finding:
     versions = known_bodies().get(package, {}).get(symbol.name, {}).get(body)
     if versions is None:
         return Finding(name, "unknown but compatible", f"body {body} was never tried")
-    return Finding(name, "known", f"as in {versions[0]}" + f" to {versions[-1]}" * (len(versions) > 1))
+    return Finding(
+        name, "known", f"as in {versions[0]}" + f" to {versions[-1]}" * (len(versions) > 1)
+    )
