@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradmass.engines.trl_checks import mixed_group
 from gradmass.engines.upstream import find, package_folder
 from gradmass.engines.weigher import Batch, Weigher
 from gradmass.weights import WEIGHTS
@@ -103,9 +104,14 @@ def main() -> None:
             lambda: weigher.weigh(batch, is_training=True, entropy_nats=0.5), arguments.repeats
         )
 
+    # As a sampler makes them: equal texts, each an object of its own.
+    prompts = [f"{i // GROUP_SIZE:05d}".join([" " * 1000] * 2) for i in range(len(rewards_B))]
     results = {
         "TRL's own": median_ms(lambda: own(rewards_BF), arguments.repeats),
         "fade, weighed and measured": weigh("fade"),
+        "prompts of a group compared": median_ms(
+            lambda: mixed_group(prompts, GROUP_SIZE, 0), arguments.repeats
+        ),
         "fade, in shadow mode": weigh("fade", "shadow"),
         "grpo_std, weighed and measured": weigh("grpo_std"),
     }

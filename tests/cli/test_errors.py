@@ -145,7 +145,7 @@ def refused(capsys):
         ("trian", "unknown command 'trian'; did you mean 'train'?"),
         ("evaluate", "unknown command 'evaluate'; did you mean 'eval'?"),
         ("--verbose", "unknown command '--verbose'; "),
-        ("xyz", "unknown command 'xyz'; known: demo, eval, "),
+        ("xyz", "unknown command 'xyz'; known: demo, doctor, eval, "),
         ("weights fad", "unknown weight 'fad'; did you mean 'fade'?"),
         ("weights --jsn", "unknown flag --jsn; did you mean '--json'? (gradmass weights --help)"),
         ("weights fade grpo", "unexpected argument 'grpo' (gradmass weights --help)"),

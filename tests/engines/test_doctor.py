@@ -147,11 +147,17 @@ def test_the_command_says_what_is_broken_and_exits_with_1(own_trl, tmp_path, cap
 
 
 def test_the_command_prints_json(own_trl, capsys):
-    assert command.main(["--json"]) == 1
+    assert command.main(["trl", "--json"]) == 1
     ((diagnosis),) = json.loads(capsys.readouterr().out)
     assert (diagnosis["engine"], diagnosis["status"]) == ("trl", "broken")
     assert diagnosis["flags"] == []
     assert {"symbol", "status", "detail"} == diagnosis["findings"][0].keys()
+
+
+def test_without_a_name_an_engine_that_is_not_installed_is_no_failure(monkeypatch, capsys):
+    monkeypatch.setattr(command, "package_folder", lambda name: None)
+    assert command.main([]) == 0
+    assert capsys.readouterr().out == "trl: not installed (pip install 'gradmass[trl]')\n"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_rows_of_one_group_with_different_prompts_are_refused(make):
     trainer = make(MIXED, 4, "grpo")
     trainer.model.train()
     inputs = [dict(trainer.train_dataset[i // 3]) for i in range(8)]
-    with pytest.raises(UsageError, match=r"rows 2 and 3 .* different prompts.*4 times"):
+    with pytest.raises(UsageError, match=r"rows 0 and 3 .* different prompts.*4 times"):
         trainer._generate_and_score_completions(inputs)
 
 

@@ -55,7 +55,7 @@ def test_thirty_steps_of_fade_show_it_at_work(whole):
     assert "entropy/mean_nats" not in log[0]
     for before, row in pairwise(log):
         # That of the step before, as TRL logs it but for its mean over micro-batches of any length.
-        assert row["entropy/mean_nats"] == pytest.approx(before["entropy"], rel=1e-3)
+        assert row["entropy/mean_nats"] == pytest.approx(before["entropy"], rel=5e-3)
         moved = 0.98 * before["weight/solve_rate_ema"] + 0.02 * row["rollout/solve_rate"]
         assert row["weight/solve_rate_ema"] == pytest.approx(moved)
         p = row["weight/solve_rate_ema"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradmass.engines.trl_checks import mixed_group
 from gradmass.engines.weigher import Batch, Weigher, uses_entropy
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
@@ -140,3 +141,22 @@ def test_a_state_survives_json_and_another_s_does_not():
 def test_weights_that_do_not_fit_are_refused(weights, mode, message):
     with pytest.raises(UsageError, match=message):
         Weigher(weights, mode, NONE)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "start", "rows"),
+    [
+        ("aaaabbbb", 0, None),
+        ("aabbbb", 2, None),  # the process before has the rest of the first group
+        ("aabbbb", 1, "0 and 2"),
+        ("aaabbbcc", 0, "0 and 3"),
+        ("aaaabbbc", 0, "4 and 7"),
+        ("a", 3, None),
+        ("", 0, None),
+    ],
+)
+def test_groups_of_four_by_position_that_mix_prompts_are_seen(prompts, start, rows):
+    message = mixed_group(prompts, 4, start)
+    assert bool(message) == (rows is not None)
+    if rows:
+        assert message.startswith(f"rows {rows} of a batch")

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from gradmass.commands.arguments import parse
 from gradmass.engines.doctor import ENGINES, Diagnosis, diagnose
+from gradmass.engines.upstream import package_folder
 from gradmass.registry import nearest
 from gradmass.types import UsageError
 
@@ -26,7 +27,7 @@ class Arguments:
     """Look at installed engines: is each hooked symbol still the one the hooks were tried with?"""
 
     engines: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ENGINE")] = ()
-    """Engines to look at: trl. None given: all of them."""
+    """Engines to look at: trl. None given: those that are installed."""
     config: Path | None = None
     """Settings of a run (YAML, JSON or TOML) to look for what would change a weight."""
     json: bool = False
@@ -40,12 +41,16 @@ def main(argv: Sequence[str]) -> int:
         if name not in ENGINES:
             raise UsageError(f"unknown engine {name!r}{nearest(name, ENGINES)}")
     config = None if arguments.config is None else read_config(arguments.config)
-    found = [diagnose(name, config) for name in arguments.engines or ENGINES]
+    installed = [name for name in ENGINES if package_folder(name) is not None]
+    found = [diagnose(name, config) for name in arguments.engines or installed]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(diagnosis) for diagnosis in found]))
     else:
         for diagnosis in found:
             show(diagnosis, arguments.config)
+        for name in ENGINES if not arguments.engines else ():
+            if name not in installed:
+                print(f"{name}: not installed (pip install 'gradmass[{name}]')")
     return int(any(diagnosis.status == "broken" for diagnosis in found))
 
 

@@ -77,6 +77,29 @@ def check_start(trainer: Any, weigher: Weigher, success: Sequence[str] | None) -
     _check_upstream(trainer)
 
 
+def mixed_group(prompts: Sequence[Any], size: int, start: int) -> str:
+    """What is wrong if a group by position does not answer one prompt; empty where all is well.
+
+    Compares the first and the last row that this process has of each group: a sampler that does not
+    repeat prompts, or not as often, differs there.
+
+    Args:
+        prompts: Of this process, in the order of the batch.
+        size: Rows of a group.
+        start: Rows of the processes before this one.
+    """
+    first = 0
+    while first < len(prompts):
+        last = min(len(prompts), first + size - (start + first) % size) - 1
+        if prompts[first] != prompts[last]:
+            return (
+                f"rows {first} and {last} of a batch are of one group by position and have "
+                f"different prompts: the sampler does not repeat each prompt {size} times"
+            )
+        first = last + 1
+    return ""
+
+
 def _check_upstream(trainer: Any) -> None:
     findings = []
     for package, symbols in (("trl", TRL_SYMBOLS), ("transformers", TRANSFORMERS_SYMBOLS)):

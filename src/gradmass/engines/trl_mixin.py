@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gradmass.engines.state import STATE_FILE, read_state, write_state
-from gradmass.engines.trl_checks import check_start
+from gradmass.engines.trl_checks import check_start, mixed_group
 from gradmass.engines.trl_window import Window, last_clip_shares
 from gradmass.engines.weigher import Batch, Mode, Weigher
 from gradmass.types import UsageError
@@ -220,17 +220,12 @@ class WeightMixin(Base):
 
     def _gradmass_check_groups(self, inputs: list[dict[str, Any]], size: int) -> None:
         """The rollouts of a group answer one prompt: TRL goes by position alone."""
-        first = self.accelerator.process_index * len(inputs)
-        for i in range(1, len(inputs)):
-            if (first + i) % size and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
-                message = (
-                    f"rows {i - 1} and {i} of a batch are of one group by position and have "
-                    f"different prompts: the sampler does not repeat each prompt {size} times"
-                )
-                if self._gradmass.mode == "weight":
-                    raise UsageError(message)
-                warnings.warn(message, stacklevel=3)
-                return
+        start = self.accelerator.process_index * len(inputs)
+        message = mixed_group([row.get("prompt") for row in inputs], size, start)
+        if message and self._gradmass.mode == "weight":
+            raise UsageError(message)
+        if message:
+            warnings.warn(message, stacklevel=3)
 
     def _gradmass_check_ranks(self) -> None:
         """Every process weighs for itself, from the same numbers: their states stay the same."""
