@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup check test test-sandbox demo bench docs
+.PHONY: help setup check test test-sandbox test-trl demo bench docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -17,11 +17,14 @@ check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: $(INSTALLED) ## all tests, doctests included
+test: $(INSTALLED) ## all tests but those of an engine, doctests included
 	$(BIN)/pytest
 
 test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
 	$(BIN)/pytest tests/sandbox/test_attacks.py --attack-rounds 5
+
+test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
+	$(BIN)/pytest -m trl tests/engines
 
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo

@@ -8,15 +8,17 @@ import sys
 from pathlib import Path
 
 import torch
-from datasets import Dataset
-from trl import GRPOConfig
 
-from gradmass.engines.trl import WeightedGRPOTrainer
 from gradmass.training.model import load_model
 from gradmass.weights import WEIGHTS
 
 
 def main():
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    from gradmass.engines.trl import WeightedGRPOTrainer
+
     folder = Path(sys.argv[1])
     model, tokenizer = load_model("countdown-tiny")
 

@@ -13,19 +13,19 @@ import os
 import signal
 from pathlib import Path
 
-from transformers import TrainerCallback
-from trl import GRPOTrainer
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 
 
-class Kill(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
+def kill_at(step):
+    """A callback that kills the process outright after a step."""
+    from transformers import TrainerCallback
 
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+    class Kill(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return Kill()
 
 
 def main():
@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--plain", action="store_true")
     asked = parser.parse_args()
     if asked.plain:
+        from trl import GRPOTrainer
 
         def plain(weight, mode, **kwargs):
             return GRPOTrainer(**kwargs)
@@ -44,7 +45,7 @@ def main():
         example.WeightedGRPOTrainer = plain
     trainer = example.make(asked)
     if asked.kill_at:
-        trainer.add_callback(Kill(asked.kill_at))
+        trainer.add_callback(kill_at(asked.kill_at))
     trainer.train(resume_from_checkpoint=asked.resume)
     found = {"log": trainer.state.log_history}
     found["parameters"] = [p.double().sum().item() for p in trainer.model.parameters()]

@@ -97,7 +97,7 @@ def test_rows_of_one_group_with_different_prompts_are_refused(make):
     trainer = make(MIXED, 4, "grpo")
     trainer.model.train()
     inputs = [dict(trainer.train_dataset[i // 3]) for i in range(8)]
-    with pytest.raises(UsageError, match="rows 2 and 3 .* different prompts.*4 times"):
+    with pytest.raises(UsageError, match=r"rows 0 and 3 .* different prompts.*4 times"):
         trainer._generate_and_score_completions(inputs)
 
 
@@ -123,7 +123,7 @@ def test_advantages_changed_after_the_weight_stop_the_run_before_an_update(make)
 
     trainer.__class__ = Whitened
     before = [p.clone() for p in trainer.model.parameters()]
-    with pytest.raises(UsageError, match="not the weights that were written.*no update was made"):
+    with pytest.raises(UsageError, match=r"not the weights that were written.*no update was made"):
         trainer.train()
     for old, new in zip(before, trainer.model.parameters(), strict=True):
         assert torch.equal(old, new)
@@ -239,7 +239,7 @@ def test_a_fused_loss_gives_the_entropy_of_its_sampled_tokens(make):
 
 
 def test_a_loss_without_any_entropy_is_refused_for_a_weight_that_follows_it(make):
-    with pytest.raises(UsageError, match="measures no entropy.*delta_schedule='constant'"):
+    with pytest.raises(UsageError, match=r"measures no entropy.*delta_schedule='constant'"):
         observe(make([1, 0, 0, 0], 4, fade()), completion_mask=[[1, 1, 0]])
     observe(make([1, 0, 0, 0], 4, "grpo"), completion_mask=[[1, 1, 0]])
 
@@ -249,11 +249,13 @@ def test_clipping_is_logged_as_a_share_of_the_tokens_of_each_sign(make):
     trainer = make(MIXED, 4, "grpo", config=config)
     trainer.train()
     row = trainer.state.log_history[2]
-    assert row["clip_ratio/low_mean"] > 0 and row["clip_ratio/high_mean"] > 0
+    assert row["clip_ratio/low_mean"] > 0
+    assert row["clip_ratio/high_mean"] > 0
     # Shares of one sign's tokens, weighted by how many there are, make TRL's share of all.
     assert row["clip/positive"] > row["clip_ratio/high_mean"]
     assert row["clip/negative"] > row["clip_ratio/low_mean"]
-    assert row["clip/positive"] <= 1 and row["clip/negative"] <= 1
+    assert row["clip/positive"] <= 1
+    assert row["clip/negative"] <= 1
     share = row["clip_ratio/high_mean"] / row["clip/positive"]
     others = row["clip_ratio/low_mean"] / row["clip/negative"]
     assert share + others == pytest.approx(1)
@@ -298,14 +300,15 @@ def test_rloo_trainer_is_refused():
 def test_a_base_without_a_hooked_method_is_refused():
     from gradmass.engines.trl import make_trainer
 
-    with pytest.raises(UsageError, match="Bare of TRL .* has no _calculate_rewards"):
+    with pytest.raises(UsageError, match=r"Bare of TRL .* has no _calculate_rewards"):
         make_trainer(type("Bare", (), {}))
 
 
 def test_the_hooks_go_on_any_subclass(make, score):
     base = with_base({"extra": 1})
     trainer = make(MIXED, 4, "grpo", base=base)
-    assert type(trainer).__name__ == "WeightedTheirs" and trainer.extra == 1
+    assert type(trainer).__name__ == "WeightedTheirs"
+    assert trainer.extra == 1
     assert score(trainer, 8, 4)["advantages"].tolist()[0] == 0.75
 
 
@@ -373,12 +376,12 @@ def test_a_shadow_weight_that_fails_later_is_switched_off_and_the_run_goes_on(ma
     with pytest.warns(UserWarning, match="shadow weight fade is off from here on: reward 1.5"):
         score(trainer, 4, 4)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         score(trainer, 4, 4)
     assert len(values(trainer, "shadow/fade/mass/positive")) == 1
     assert len(values(trainer, "shadow/grpo/mass/positive")) == 3
     first = make([1.5, 0, 0, 0], 4, fade(), mode="shadow", success="scripted")
-    with pytest.raises(UsageError, match="reward 1.5"):
+    with pytest.raises(UsageError, match=r"reward 1.5"):
         score(first, 4, 4)
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,9 @@ def test_every_published_weight_comes_through_the_hook(make, score):
             factor = size if is_for_sum else 1
             trainer = trainers[size]
             trainer._gradmass = Weigher([WEIGHTS[name](**fields)], "weight", frozenset())
-            trainer.reward_funcs[0].rewards = sum(rewards, [])
+            trainer.reward_funcs[0].rewards = list(chain.from_iterable(rewards))
             found = score(trainer, size * len(rewards), size)["advantages"] / factor
-            expected = torch.tensor(sum(published, []))
+            expected = torch.tensor(list(chain.from_iterable(published)))
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, msg=method)
             num_compared += 1
     assert num_compared > 250

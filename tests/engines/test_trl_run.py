@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,11 @@ def test_thirty_steps_of_fade_show_it_at_work(whole):
     _, found = whole
     log = rows(found)
     assert [row["step"] for row in log] == list(range(1, 31))
-    assert log[0]["weight/delta"] == 1 and "entropy/mean_nats" not in log[0]
-    for before, row in zip(log, log[1:], strict=False):
+    assert log[0]["weight/delta"] == 1
+    assert "entropy/mean_nats" not in log[0]
+    for before, row in pairwise(log):
         # That of the step before, as TRL logs it but for its mean over micro-batches of any length.
-        assert row["entropy/mean_nats"] == pytest.approx(before["entropy"], rel=1e-3)
+        assert row["entropy/mean_nats"] == pytest.approx(before["entropy"], rel=5e-3)
         moved = 0.98 * before["weight/solve_rate_ema"] + 0.02 * row["rollout/solve_rate"]
         assert row["weight/solve_rate_ema"] == pytest.approx(moved)
         p = row["weight/solve_rate_ema"]

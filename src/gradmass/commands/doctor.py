@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from gradmass.commands.arguments import parse
 from gradmass.engines.doctor import ENGINES, Diagnosis, diagnose
+from gradmass.engines.upstream import package_folder
 from gradmass.registry import nearest
 from gradmass.types import UsageError
 
@@ -26,7 +27,7 @@ class Arguments:
     """Look at installed engines: is each hooked symbol still the one the hooks were tried with?"""
 
     engines: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ENGINE")] = ()
-    """Engines to look at: trl. None given: all of them."""
+    """Engines to look at: trl. None given: those that are installed."""
     config: Path | None = None
     """Settings of a run (YAML, JSON or TOML) to look for what would change a weight."""
     json: bool = False
@@ -40,12 +41,16 @@ def main(argv: Sequence[str]) -> int:
         if name not in ENGINES:
             raise UsageError(f"unknown engine {name!r}{nearest(name, ENGINES)}")
     config = None if arguments.config is None else read_config(arguments.config)
-    found = [diagnose(name, config) for name in arguments.engines or ENGINES]
+    installed = [name for name in ENGINES if package_folder(name) is not None]
+    found = [diagnose(name, config) for name in arguments.engines or installed]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(diagnosis) for diagnosis in found]))
     else:
         for diagnosis in found:
             show(diagnosis, arguments.config)
+        for name in ENGINES if not arguments.engines else ():
+            if name not in installed:
+                print(f"{name}: not installed (pip install 'gradmass[{name}]')")
     return int(any(diagnosis.status == "broken" for diagnosis in found))
 
 
@@ -57,16 +62,16 @@ def read_config(file: Path) -> dict[str, Any]:
     """
     if not file.is_file():
         raise UsageError(f"--config: there is no file {file}")
+    import yaml  # comes with transformers
+
     try:
         if file.suffix == ".toml":
             settings: Any = tomllib.loads(file.read_text())
         elif file.suffix == ".json":
             settings = json.loads(file.read_text())
         else:
-            import yaml
-
             settings = yaml.safe_load(file.read_text())
-    except Exception as error:  # each format has its own
+    except (ValueError, yaml.YAMLError) as error:
         raise UsageError(f"--config: {file} does not parse: {error}") from error
     if not isinstance(settings, dict):
         raise UsageError(f"--config: {file} is no table of settings")
@@ -86,7 +91,7 @@ def show(diagnosis: Diagnosis, config: Path | None) -> None:
     for finding in diagnosis.findings:
         name = finding.symbol.rpartition(":")[2].replace("__init__.", "")
         status = f"[{STYLE[finding.status]}]{finding.status}[/]"
-        console.print(f"  {name:45} {status}: {escape(finding.detail)}", soft_wrap=True)
+        console.print(f"  {name:46} {status}: {escape(finding.detail)}", soft_wrap=True)
     if config is None:
         console.print("\n--config FILE also looks for settings that change a weight.")
         return
@@ -95,7 +100,7 @@ def show(diagnosis: Diagnosis, config: Path | None) -> None:
     )
     for flag in diagnosis.flags:
         line = f"{flag.name} = {flag.value!r} ({flag.severity}): {flag.meaning}"
-        lines = textwrap.wrap(line, width=96, initial_indent="  ", subsequent_indent="      ")
+        lines = textwrap.wrap(line, width=78, initial_indent="  ", subsequent_indent="      ")
         console.print("\n".join(lines), markup=False, highlight=False)
     if not diagnosis.flags:
         console.print("  nothing")

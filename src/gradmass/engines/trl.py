@@ -38,11 +38,13 @@ def make_trainer(base: Any = None) -> Any:
     try:
         import trl
         from trl import GRPOTrainer
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # older TRL wraps the one in the other
         raise UsageError(
-            f"gradmass.engines.trl needs TRL ({error}): pip install 'gradmass[trl]'"
+            f"gradmass.engines.trl needs TRL ({' '.join(str(error).split())}): "
+            "pip install 'gradmass[trl]'"
         ) from error
-    from gradmass.engines.trl_mixin import WeightMixin, check_base
+    from gradmass.engines.trl_checks import check_base
+    from gradmass.engines.trl_mixin import WeightMixin
 
     base = GRPOTrainer if base is None else base
     check_base(base, trl.__version__)

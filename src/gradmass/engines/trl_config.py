@@ -102,7 +102,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], Severity, str], ...] = (
         "use_liger_kernel",
         _is_set,
         "changes the weight",
-        "entropy is estimated from sampled tokens with vLLM, else refused for a weight such as fade",
+        "entropy is estimated from sampled tokens with vLLM; else fade and the like are refused",
     ),
     (
         "mask_truncated_completions",

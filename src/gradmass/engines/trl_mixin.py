@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from gradmass.engines.state import STATE_FILE, read_state, write_state
-from gradmass.engines.trl_config import TRANSFORMERS_SYMBOLS, TRIED, TRL_SYMBOLS, flags
-from gradmass.engines.upstream import package_folder, probe
+from gradmass.engines.trl_checks import check_start, mixed_group
+from gradmass.engines.trl_window import Window, last_clip_shares
 from gradmass.engines.weigher import Batch, Mode, Weigher
 from gradmass.types import UsageError
 from gradmass.weights import Weight
@@ -29,41 +29,24 @@ from gradmass.weights import Weight
 WRITTEN = "gradmass_weights"
 """Key of the copy that travels beside the advantages through TRL's shuffle and split."""
 SUPPLIED = frozenset(
-    ["successes_PG", "num_success", "num_scored", "entropy_nats", "entropy_kind", "lengths_PG", "policy_lag", "step", "num_steps"]
+    {
+        "successes_PG",
+        "num_success",
+        "num_scored",
+        "entropy_nats",
+        "entropy_kind",
+        "lengths_PG",
+        "policy_lag",
+        "step",
+        "num_steps",
+    }
 )
-EXACT = "exact softmax entropy"
-SAMPLED = "minus the log-probability of the sampled tokens"
-HOOKED = (
-    "_calculate_rewards",
-    "_generate_and_score_completions",
-    "compute_loss",
-    "_get_per_token_logps_and_entropies",
-    "_save_checkpoint",
-    "_load_optimizer_and_scheduler",
-)
+"""Signals that TRL can give a weight."""
+Base: Any = object
+"""A trainer of TRL by the time the mixin is used."""
 
 
-def check_base(base: Any, version: str) -> None:
-    """Refuse a class that the hooks do not fit.
-
-    Raises:
-        UsageError: It lacks a hooked method, or subtracts a leave-one-out baseline itself.
-    """
-    names = {cls.__name__ for cls in base.__mro__}
-    if "RLOOTrainer" in names:
-        raise UsageError(
-            f"{base.__name__} subtracts a leave-one-out baseline of its own: give GRPOTrainer, with "
-            "the weight rloo for the same"
-        )
-    missing = [name for name in HOOKED if not callable(getattr(base, name, None))]
-    if missing:
-        raise UsageError(
-            f"{base.__name__} of TRL {version} has no {missing[0]}, which a weight hooks into; "
-            f"tried with TRL {TRIED[0]} to {TRIED[1]} (gradmass doctor trl says more)"
-        )
-
-
-class WeightMixin:
+class WeightMixin(Base):
     """TRL's GRPOTrainer with the advantages of a policy weight.
 
     Args:
@@ -104,58 +87,13 @@ class WeightMixin:
         self._gradmass_success = [success] if isinstance(success, str) else success
         self._gradmass_success_at = success_at
         self._gradmass_entropy: dict[str, Any] | None = None  # of the last whole window
-        self._gradmass_kind = EXACT
-        self._gradmass_window: list[Tensor] = []
-        self._gradmass_clips: list[tuple[float, float]] = []
+        self._gradmass_window = Window(weigher.uses_entropy)
         self._gradmass_collected: tuple[Tensor, list[int]] | None = None
         self._gradmass_entropies: Tensor | None = None
         self._gradmass_is_changed: list[Tensor] = []
-        self._gradmass_check_start()
+        check_start(self, weigher, self._gradmass_success)
         if mode == "weight":
             self.scale_rewards = "none"
-
-    # Start.
-
-    def _gradmass_check_start(self) -> None:
-        names = list(self.reward_func_names)
-        for name in self._gradmass_success or []:
-            if name not in names:
-                raise UsageError(f"success = {name!r} is no reward function: {', '.join(names)}")
-        for weight in self._gradmass.weights:
-            for field in ("num_generations", "num_generations_eval"):
-                if getattr(self, field) < weight.min_group_size:
-                    raise UsageError(
-                        f"{field} = {getattr(self, field)}: weight {weight.label} needs groups of "
-                        f"at least {weight.min_group_size}"
-                    )
-        found = flags(vars(self.args))
-        for flag in found:
-            if flag.severity == "refused" and self._gradmass.mode == "weight":
-                raise UsageError(f"{flag.name} = {flag.value!r}: {flag.meaning}")
-        acting = [flag for flag in found if flag.severity != "replaced"]
-        if acting and self.accelerator.is_main_process:
-            lines = [f"{flag.name} = {flag.value!r}: {flag.meaning}" for flag in acting]
-            warnings.warn("what TRL does to a weight: " + "; ".join(lines), stacklevel=3)
-        self._gradmass_check_upstream()
-
-    def _gradmass_check_upstream(self) -> None:
-        findings = []
-        for package, symbols in (("trl", TRL_SYMBOLS), ("transformers", TRANSFORMERS_SYMBOLS)):
-            folder = package_folder(package)
-            assert folder is not None
-            findings += probe(package, folder, symbols)
-        for finding in findings:
-            if finding.status == "broken":
-                raise UsageError(
-                    f"{finding.symbol} {finding.detail}: this TRL is not one the hooks fit "
-                    "(gradmass doctor trl says more)"
-                )
-        unknown = [f.symbol for f in findings if f.status != "known"]
-        if unknown and self.accelerator.is_main_process:
-            warnings.warn(
-                f"never tried with this body of {', '.join(unknown)} (gradmass doctor trl)",
-                stacklevel=4,
-            )
 
     # Weigh.
 
@@ -202,6 +140,7 @@ class WeightMixin:
         self, output: dict[str, Any]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rewards, their sum, and lengths of what all processes have drawn, on this one."""
+        assert self._gradmass_collected is not None
         rewards_BF, num_sampled = self._gradmass_collected
         mask = output["completion_mask"]
         if output.get("tool_mask") is not None:
@@ -244,7 +183,8 @@ class WeightMixin:
         judged_BF = by_func_BF[:, [names.index(name) for name in chosen]]
         mask_B = ~np.isnan(judged_BF).all(axis=1)
         if self._gradmass_success is not None:
-            return (judged_BF >= self._gradmass_success_at).any(axis=1), mask_B
+            is_right_B: np.ndarray = np.any(judged_BF >= self._gradmass_success_at, axis=1)
+            return is_right_B, mask_B
         is_other_B = mask_B & (rewards_B != 0) & (rewards_B != 1)
         if is_other_B.any():
             raise UsageError(
@@ -280,17 +220,12 @@ class WeightMixin:
 
     def _gradmass_check_groups(self, inputs: list[dict[str, Any]], size: int) -> None:
         """The rollouts of a group answer one prompt: TRL goes by position alone."""
-        first = self.accelerator.process_index * len(inputs)
-        for i in range(1, len(inputs)):
-            if (first + i) % size and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
-                message = (
-                    f"rows {i - 1} and {i} of a batch are of one group by position and have "
-                    f"different prompts: the sampler does not repeat each prompt {size} times"
-                )
-                if self._gradmass.mode == "weight":
-                    raise UsageError(message)
-                warnings.warn(message, stacklevel=3)
-                return
+        start = self.accelerator.process_index * len(inputs)
+        message = mixed_group([row.get("prompt") for row in inputs], size, start)
+        if message and self._gradmass.mode == "weight":
+            raise UsageError(message)
+        if message:
+            warnings.warn(message, stacklevel=3)
 
     def _gradmass_check_ranks(self) -> None:
         """Every process weighs for itself, from the same numbers: their states stay the same."""
@@ -352,66 +287,21 @@ class WeightMixin:
     def _gradmass_observe(self, inputs: dict[str, Any]) -> None:
         """Add a micro-batch to the accumulation window; at its end reduce it over processes."""
         entropies, self._gradmass_entropies = self._gradmass_entropies, None
-        mask = inputs["completion_mask"]
-        if inputs.get("tool_mask") is not None:
-            mask = mask * inputs["tool_mask"]
         metrics = self._metrics["train"]
-        num_tokens = mask.sum().float()
-        total = self._gradmass_entropy_sum(entropies, inputs, mask)
-        advantages = inputs["advantages"]
-        rows = mask.sum(1) if self.importance_sampling_level == "token" else mask.sum(1) > 0
-        signs = [(rows * (advantages > 0)).sum(), (rows * (advantages < 0)).sum(), rows.sum()]
-        self._gradmass_window.append(torch.stack([total, num_tokens, *(s.float() for s in signs)]))
-        self._gradmass_clips.append((_last(metrics, "high_mean"), _last(metrics, "low_mean")))
-        if self.accelerator.sync_gradients:
-            self._gradmass_close_window(metrics)
-
-    def _gradmass_entropy_sum(
-        self, entropies: Tensor | None, inputs: dict[str, Any], mask: Tensor
-    ) -> Tensor:
-        """Sum over the answer tokens of a micro-batch, exact or estimated; NaN where not known."""
-        if entropies is not None:
-            self._gradmass_kind = EXACT
-            return (entropies.detach().float() * mask).sum()
-        # A fused loss (Liger, Unsloth) keeps its entropies to itself.
-        logps = inputs.get("sampling_per_token_logps", inputs.get("old_per_token_logps"))
-        reason = "this trainer's loss measures no entropy, and keeps no log-probabilities"
-        if logps is not None:
-            cut = [name for name in ("top_p", "top_k", "min_p") if _truncates(self, name)]
-            if not cut:
-                self._gradmass_kind = SAMPLED
-                return -(torch.nan_to_num(logps.detach().float()) * mask).sum()
-            reason = (
-                "this trainer's loss measures no entropy, and that of the sampled tokens is not "
-                f"the policy's with {cut[0]} = {getattr(self, cut[0])}"
+        self._gradmass_window.add(inputs, entropies, last_clip_shares(metrics), self)
+        if not self.accelerator.sync_gradients:
+            return
+        nats, shares = self._gradmass_window.close(
+            lambda sums: self.accelerator.reduce(sums, reduction="sum")
+        )
+        for key, value in shares.items():
+            metrics[key].append(value)
+        if nats is not None:
+            kind = (
+                f"trl: {self._gradmass_window.kind}, temperature {self.temperature:g}, mean over "
+                "answer tokens with end token, of the update before"
             )
-        if self._gradmass.uses_entropy:
-            raise UsageError(
-                f"{reason}: take TRL's own loss (use_liger_kernel=False), or a weight that does "
-                "not follow it, such as fade with delta_schedule='constant'"
-            )
-        return mask.new_full((), torch.nan, dtype=torch.float32)
-
-    def _gradmass_close_window(self, metrics: Any) -> None:
-        sums_M5 = torch.stack(self._gradmass_window)
-        clips_M2 = np.array(self._gradmass_clips)
-        self._gradmass_window, self._gradmass_clips = [], []
-        sums_M5 = self.accelerator.reduce(sums_M5, reduction="sum").double().cpu().numpy()
-        entropy_sum, num_tokens, *signs, _ = sums_M5.sum(axis=0)
-        if num_tokens > 0 and np.isfinite(entropy_sum):
-            # Rounding may leave a certain policy a hair below 0.
-            nats = max(0.0, float(entropy_sum / num_tokens))
-            self._gradmass_entropy = {
-                "nats": nats,
-                "step": self.state.global_step,
-                "kind": f"trl: {self._gradmass_kind}, temperature {self.temperature:g}, mean over "
-                "answer tokens with end token, of the update before",
-            }
-        # TRL's shares are of all rows; of those of one sign they are more.
-        num_clipped = (clips_M2 * sums_M5[:, 4:5]).sum(axis=0)
-        for name, clipped, total in zip(("positive", "negative"), num_clipped, signs, strict=True):
-            if total > 0 and np.isfinite(clipped):
-                metrics[f"clip/{name}"].append(float(clipped / total))
+            self._gradmass_entropy = {"nats": nats, "step": self.state.global_step, "kind": kind}
 
     # Remember.
 
@@ -452,15 +342,3 @@ class WeightMixin:
         source = str(Path(checkpoint) / STATE_FILE)
         self._gradmass.load_state_dict(saved, source)
         self._gradmass_entropy = saved.get("entropy")
-
-
-def _truncates(trainer: Any, name: str) -> bool:
-    """Whether tokens are drawn from a part of the softmax only."""
-    value = getattr(trainer, name, None)
-    return bool(value) and not (name == "top_p" and value >= 1)
-
-
-def _last(metrics: Any, name: str) -> float:
-    """TRL's latest clip share, NaN where its loss has none."""
-    values = metrics.get(f"clip_ratio/{name}", [])
-    return float(values[-1]) if values else float("nan")

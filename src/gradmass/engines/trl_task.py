@@ -30,7 +30,9 @@ class TaskReward:
         self.__name__ = task.name.rpartition(":")[2]
         """What TRL calls it in its logs: ``rewards/NAME/mean``."""
 
-    def judge(self, problem_ids: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> list:
+    def judge(
+        self, problem_ids: Sequence[str], completion_ids: Sequence[Sequence[int]]
+    ) -> list[Verdict]:
         """A verdict for each answer, given as tokens with the end token if it ended."""
         end = self.tokenizer.eos_token_id
         verdicts = []

@@ -151,8 +151,8 @@ class Weigher:
         num_success, num_scored = int(successes_PG.sum()), int(mask_PG.sum())
         if num_scored == 0 and is_training and self.mode == "weight":
             raise UsageError(
-                f"none of the {len(batch.mask_B)} rollouts is scored (every reward is None or "
-                "NaN): the verifier is down and nothing can be learnt; the last checkpoint is intact"
+                f"none of the {len(batch.mask_B)} rollouts is scored, every reward is None or NaN: "
+                "nothing can be learnt (is the verifier down?); the last checkpoint is intact"
             )
         all_right, all_wrong, mixed = group_shares(successes_PG, mask_PG)
         row = {

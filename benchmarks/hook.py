@@ -1,0 +1,128 @@
+"""Milliseconds that weighing adds to a step of TRL: 1024 prompts x 16 rollouts, on a CPU.
+
+    python benchmarks/hook.py [--repeats 51] [--json]
+
+Beside it TRL's own arithmetic for the same rewards, compiled from the lines of the installed
+trainer. Medians of one run. Nothing else should run on the machine.
+"""
+
+import argparse
+import ast
+import json
+import statistics
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradmass.engines.trl_checks import mixed_group
+from gradmass.engines.upstream import find, package_folder
+from gradmass.engines.weigher import Batch, Weigher
+from gradmass.weights import WEIGHTS
+
+NUM_PROMPTS, GROUP_SIZE = 1024, 16
+SIGNALS = frozenset({"successes_PG", "entropy_nats"})
+TARGETS = {"fade, weighed and measured": "below 2"}
+
+
+def median_ms(call: Callable[[], object], repeats: int) -> float:
+    call()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds)
+
+
+def of_trl() -> Callable[[torch.Tensor], torch.Tensor]:
+    """The lines of TRL's trainer from the gathered rewards to the advantages."""
+    folder = package_folder("trl")
+    if folder is None:
+        raise SystemExit("benchmarks/hook.py needs TRL: pip install 'gradmass[trl]'")
+    node, _ = find(folder, "trainer/grpo_trainer.py:GRPOTrainer._generate_and_score_completions")
+    assert isinstance(node, ast.FunctionDef)
+    texts = [ast.unparse(statement) for statement in node.body]
+    first = next(i for i, text in enumerate(texts) if text.startswith("unscorable_mask ="))
+    last = next(i for i, text in enumerate(texts) if text.startswith("advantages = torch.nan_to"))
+    code = compile("\n".join(texts[first : last + 1]), "grpo_trainer.py", "exec")
+    from trl.trainer.utils import nanstd
+
+    trainer = SimpleNamespace(
+        multi_objective_aggregation="sum_then_normalize",
+        scale_rewards="group",
+        reward_weights=torch.ones(1),
+    )
+
+    def advantages(rewards_per_func: torch.Tensor) -> torch.Tensor:
+        names: dict[str, Any] = {
+            "torch": torch,
+            "nanstd": nanstd,
+            "self": trainer,
+            "device": "cpu",
+            "rewards_per_func": rewards_per_func,
+            "num_generations": GROUP_SIZE,
+        }
+        exec(code, names)
+        found: torch.Tensor = names["advantages"]
+        return found
+
+    return advantages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=51)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    shape = (NUM_PROMPTS, GROUP_SIZE)
+    rewards_B = ((rng.random(shape) < rng.random((NUM_PROMPTS, 1))) * 1.0).reshape(-1)
+    rewards_BF = torch.tensor(rewards_B, dtype=torch.float32)[:, None]
+    everyone = np.ones(len(rewards_B), dtype=bool)
+    batch = Batch(
+        rewards_B=rewards_B,
+        group_ids_B=np.arange(len(rewards_B)) // GROUP_SIZE,
+        successes_B=rewards_B == 1,
+        mask_B=everyone,
+        has_tokens_B=everyone,
+        lengths_B=np.full(len(rewards_B), 100.0),
+    )
+    own = of_trl()
+    same = Weigher([WEIGHTS["grpo_std"](eps=1e-4)], "weight", SIGNALS)
+    found_B, _ = same.weigh(batch, is_training=True)
+    expected_B = own(rewards_BF).double().numpy()
+    np.testing.assert_allclose(found_B, expected_B, rtol=0, atol=1e-5)
+
+    def weigh(name: str, mode: Any = "weight") -> float:
+        weigher = Weigher([WEIGHTS[name]()], mode, SIGNALS)
+        return median_ms(
+            lambda: weigher.weigh(batch, is_training=True, entropy_nats=0.5), arguments.repeats
+        )
+
+    # As a sampler makes them: equal texts, each an object of its own.
+    prompts = [f"{i // GROUP_SIZE:05d}".join([" " * 1000] * 2) for i in range(len(rewards_B))]
+    results = {
+        "TRL's own": median_ms(lambda: own(rewards_BF), arguments.repeats),
+        "fade, weighed and measured": weigh("fade"),
+        "prompts of a group compared": median_ms(
+            lambda: mixed_group(prompts, GROUP_SIZE, 0), arguments.repeats
+        ),
+        "fade, in shadow mode": weigh("fade", "shadow"),
+        "grpo_std, weighed and measured": weigh("grpo_std"),
+    }
+    if arguments.json:
+        print(json.dumps(results))
+        return
+    print(f"{NUM_PROMPTS} prompts x {GROUP_SIZE} rollouts, ms a step")
+    for name, value in results.items():
+        target = f"  ({TARGETS[name]})" if name in TARGETS else ""
+        print(f"  {name:34} {value:8.3f}{target}")
+
+
+if __name__ == "__main__":
+    main()

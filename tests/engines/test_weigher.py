@@ -1,0 +1,162 @@
+"""What every engine does with a batch: weights, metrics, state; by hand on a batch of five."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradmass.engines.trl_checks import mixed_group
+from gradmass.engines.weigher import Batch, Weigher, uses_entropy
+from gradmass.types import UsageError
+from gradmass.weights import WEIGHTS
+
+TESTS = Path(__file__).parents[1]
+NONE = frozenset()
+IDS = ["b", "a", "b", "a", "b"]
+REWARDS = np.array([1.0, 0.0, 0.0, 1.0, np.nan])
+
+
+def batch(**changes):
+    fields = {
+        "rewards_B": REWARDS,
+        "group_ids_B": IDS,
+        "successes_B": REWARDS == 1,
+        "mask_B": ~np.isnan(REWARDS),
+        "has_tokens_B": np.ones(5, dtype=bool),
+    }
+    return Batch(**fields | changes)
+
+
+def test_groups_by_id_in_any_order_are_weighed_and_measured():
+    weigher = Weigher([WEIGHTS["asym_grpo_delta"](delta=0.5)], "weight", NONE)
+    weights_B, row = weigher.weigh(batch(), is_training=True, entropy_nats=0.5)
+    assert weights_B.tolist() == [0.5, -1, -1, 0.5, 0]
+    assert row == {
+        "rollout/num_unscorable": 1,
+        "rollout/solve_rate": 0.5,
+        "groups/all_right": 0,
+        "groups/all_wrong": 0,
+        "groups/mixed": 1,
+        "entropy/mean_nats": 0.5,
+        "mass/positive": 0.2,
+        "mass/negative": 0.4,
+        "weight/alpha": 1,
+        "weight/delta": 0.5,
+    }
+
+
+def test_a_rollout_without_tokens_counts_in_the_baseline_and_has_no_mass():
+    weigher = Weigher([WEIGHTS["grpo"]()], "weight", NONE)
+    has_tokens_B = np.array([False, True, True, True, True])
+    weights_B, row = weigher.weigh(batch(has_tokens_B=has_tokens_B), is_training=True)
+    assert weights_B.tolist() == [0.5, -0.5, -0.5, 0.5, 0]
+    assert (row["mass/positive"], row["mass/negative"]) == (0.1, 0.2)
+
+
+def test_shadow_mode_measures_the_host_and_every_weight_and_gives_none():
+    weights = [WEIGHTS["fade"](), WEIGHTS["grpo"](), WEIGHTS["fade"](alpha_max=2.0)]
+    weigher = Weigher(weights, "shadow", NONE)
+    host_B = np.array([2.0, -1, -1, 2.0, 0])
+    weights_B, row = weigher.weigh(batch(host_weights_B=host_B), is_training=True)
+    assert weights_B is None
+    assert (row["mass/positive"], row["mass/negative"]) == (0.8, 0.4)
+    assert row["shadow/grpo/mass/positive"] == 0.2
+    assert row["shadow/fade/weight/alpha"] == row["shadow/fade_2/weight/alpha"] == 1.5
+    assert weigher.names == ["fade", "grpo", "fade_2"]
+
+
+def test_evaluation_holds_the_state():
+    weigher = Weigher([WEIGHTS["fade"](ema=1.0)], "weight", NONE)
+    before = weigher.digest
+    first, _ = weigher.weigh(batch(), is_training=False)
+    assert weigher.digest == before
+    rewards_B = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+    weigher.weigh(
+        batch(rewards_B=rewards_B, successes_B=rewards_B == 1, mask_B=np.ones(5, bool)),
+        is_training=True,
+    )
+    assert weigher.digest != before
+    again, _ = weigher.weigh(batch(), is_training=False)
+    assert again.tolist() != first.tolist()  # by the alpha of a batch mostly solved
+
+
+def test_a_batch_without_a_scored_rollout_is_an_error_and_only_in_training():
+    nobody = {"mask_B": np.zeros(5, bool)}
+    with pytest.raises(UsageError, match="none of the 5 rollouts is scored"):
+        Weigher([WEIGHTS["grpo"]()], "weight", NONE).weigh(batch(**nobody), is_training=True)
+    for mode, is_training in (("weight", False), ("shadow", True)):
+        weigher = Weigher([WEIGHTS["grpo"]()], mode, NONE)
+        _, row = weigher.weigh(batch(**nobody), is_training=is_training)
+        assert "rollout/solve_rate" not in row
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("fade", {}, True),
+        ("fade", {"delta_schedule": "constant"}, False),
+        ("fade", {"delta_schedule": "constant", "alpha_schedule": "entropy"}, True),
+        ("constant_mass", {"inner": WEIGHTS["fade"]()}, True),
+        ("grpo", {}, False),
+        ("pkpo_s", {"k": 4}, False),
+    ],
+)
+def test_whether_a_weight_follows_the_entropy_is_found_out(name, fields, expected):
+    assert uses_entropy(WEIGHTS[name](**fields)) is expected
+
+
+@pytest.mark.parametrize("name", WEIGHTS.names())
+def test_every_weight_can_be_asked_whether_it_follows_the_entropy(name):
+    fields = json.loads((TESTS / "golden" / "weight_fields.json").read_text())
+    follows = uses_entropy(WEIGHTS[name](**fields.get(name, {})))
+    assert follows == (name in {"fade", "constant_mass"})  # whose inner weight is fade
+
+
+def test_a_state_survives_json_and_another_s_does_not():
+    fade = Weigher([WEIGHTS["fade"]()], "weight", NONE)
+    fade.weigh(batch(), is_training=True, entropy_nats=0.4)
+    saved = json.loads(json.dumps(fade.state_dict()))
+    other = Weigher([WEIGHTS["fade"]()], "weight", NONE)
+    other.load_state_dict(saved, "here")
+    assert other.states == fade.states
+    assert other.digest == fade.digest
+    for weights, mode in (([WEIGHTS["grpo"]()], "weight"), ([WEIGHTS["fade"]()], "shadow")):
+        with pytest.raises(UsageError, match="here was saved by fade in mode 'weight', this run"):
+            Weigher(weights, mode, NONE).load_state_dict(saved, "here")
+    saved["weights"][0]["state"]["alpha"] = {"entropy_ema": 1}
+    with pytest.raises(UsageError, match="another schedule's"):
+        other.load_state_dict(saved, "here")
+
+
+@pytest.mark.parametrize(
+    ("weights", "mode", "message"),
+    [
+        ([WEIGHTS["grpo"]()] * 2, "weight", "mode 'weight' takes one weight, got 2"),
+        ([], "shadow", "needs at least one weight"),
+        (["grpo"], "weight", r"must be a policy weight such as Fade\(\), got 'grpo'"),
+        ([WEIGHTS["remax"]()], "weight", "needs the signal 'greedy_rewards_P'"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weights, mode, message):
+    with pytest.raises(UsageError, match=message):
+        Weigher(weights, mode, NONE)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "start", "rows"),
+    [
+        ("aaaabbbb", 0, None),
+        ("aabbbb", 2, None),  # the process before has the rest of the first group
+        ("aabbbb", 1, "0 and 2"),
+        ("aaabbbcc", 0, "0 and 3"),
+        ("aaaabbbc", 0, "4 and 7"),
+        ("a", 3, None),
+        ("", 0, None),
+    ],
+)
+def test_groups_of_four_by_position_that_mix_prompts_are_seen(prompts, start, rows):
+    message = mixed_group(prompts, 4, start)
+    assert bool(message) == (rows is not None)
+    if rows:
+        assert message.startswith(f"rows {rows} of a batch")
