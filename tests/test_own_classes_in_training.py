@@ -120,6 +120,11 @@ def test_a_run_of_a_weight_that_its_file_registers_is_resumed_from_anywhere(tmp_
     (path / "state.json").write_text(state.replace('"finished"', '"interrupted"'))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    (tmp_path / "own.py").write_text(WEIGHT + "# changed")
+    changed = gradmass(elsewhere, "train", "--resume", "--out", str(path))
+    assert changed.returncode == 2
+    assert f"{tmp_path / 'own.py'} has changed since the run {path} began" in changed.stderr
+    (tmp_path / "own.py").write_text(WEIGHT)
     again = gradmass(elsewhere, "train", "--resume", "--out", str(path))
     assert again.returncode == 0, again.stderr
     assert Run(path).state["status"] == "finished"

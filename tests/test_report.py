@@ -10,7 +10,8 @@ import pytest
 
 from gradmass.record import Run, RunWriter
 from gradmass.report import plots, write_report
-from gradmass.report.page import at_equal_pass_at_1, compare, sample_rollouts
+from gradmass.report.evaluations import at_equal_pass_at_1, compare
+from gradmass.report.page import sample_rollouts
 from gradmass.types import UsageError
 
 NUM_PROBLEMS = 20
@@ -41,6 +42,8 @@ def write_run(
     ids: str = "",
     completion: str = "(1+2)*3",
     recipe: dict | None = None,
+    splits: tuple[str, ...] = ("test", "ood"),
+    is_exact: bool = True,
 ) -> Run:
     """A run evaluated every four steps and at its end, two groups of ten rollouts a step."""
     fields = {"alpha_max": 3.0} if weight == "fade" else {}
@@ -52,7 +55,7 @@ def write_run(
     for step in range(num_steps + 1):
         row = {"step": step, "rollouts": 20 * step}
         if step % 4 == 0 or step == num_steps:
-            row |= log_evaluation(writer, weight, step, ids)
+            row |= log_evaluation(writer, weight, step, ids, splits, is_exact)
         if step:
             row |= {"mass/positive": 0.2, "mass/negative": 0.2, "time/rollout_s": 0.25}
             row |= {"rollout/solve_rate": 0.3 + 0.01 * step, "entropy/mean_nats": 1 - 0.02 * step}
@@ -66,9 +69,16 @@ def write_run(
     return Run(path)
 
 
-def log_evaluation(writer: RunWriter, weight: str, step: int, ids: str) -> dict:
+def log_evaluation(
+    writer: RunWriter, weight: str, step: int, ids: str, splits: tuple[str, ...], is_exact: bool
+) -> dict:
     row = {"rank/head_top1_share": 0.5 if step else None, "rank/head_top1_share_noise": 0.12}
-    for split in ("test", "ood"):
+    for split in splits:
+        for k in (1, 10, 100):
+            sampled = f"{split}/sampled_pass@{k}"
+            row |= {sampled: 0.3 + step / 100, f"{sampled}_low": 0.25, f"{sampled}_high": 0.45}
+        if not is_exact:
+            continue
         probabilities = [
             start_probability(split, i) + gain(weight, split, step, i) for i in range(NUM_PROBLEMS)
         ]
@@ -78,8 +88,6 @@ def log_evaluation(writer: RunWriter, weight: str, step: int, ids: str) -> dict:
         writer.log_evaluation({"step": step, "split": split, **values})
         for k in (1, 10, 100):
             row[f"{split}/pass@{k}"] = pass_at(probabilities, k)
-        sampled = f"{split}/sampled_pass@1"
-        row |= {sampled: 0.3, f"{sampled}_low": 0.25, f"{sampled}_high": 0.35}
     return row
 
 
@@ -386,6 +394,28 @@ def test_no_run_and_one_run_twice_are_refused(runs, tmp_path):
     with pytest.raises(UsageError, match=r"fade is given 2 times"):
         write_report([runs[0], again], tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_with_splits_of_other_names_is_reported_like_any(tmp_path):
+    page = report([write_run(tmp_path / w, w, splits=("dev",)) for w in ("grpo", "fade")], tmp_path)
+    text = words(page)
+    assert "Pass@1, dev problems" in text
+    assert "ood" not in text
+    expected = pass_at([start_probability("dev", i) + 0.08 for i in range(NUM_PROBLEMS)], 1)
+    assert f"{expected:.3f}".lstrip("0") in text
+
+
+def test_without_listed_answers_the_sampled_values_are_shown_and_called_so(tmp_path):
+    pair = [write_run(tmp_path / w, w, splits=("dev",), is_exact=False) for w in ("grpo", "fade")]
+    text = words(report(pair, tmp_path))
+    assert "Pass@100, dev problems (sampled)" in text
+    assert "does not list its right answers" in text
+    assert ".380" in text  # sampled pass@k at step 8
+
+
+def test_a_run_that_never_evaluated_has_a_report(tmp_path):
+    text = words(report([write_run(tmp_path / "run", splits=())], tmp_path))
+    assert "no evaluation after the start" in text
 
 
 @pytest.mark.parametrize("place", ["folder", "file/page.html"])

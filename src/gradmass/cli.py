@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gradmass
-from gradmass.registry import nearest
+from gradmass.registry import USER_MODULE, nearest
 from gradmass.types import UsageError
 
 COMMANDS = {
@@ -26,8 +26,6 @@ COMMANDS = {
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}
 PACKAGE = Path(gradmass.__file__).parent
-USER_MODULE = "gradmass_user_"
-"""How the registry names the module of a file that a recipe points at."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

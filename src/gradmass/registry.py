@@ -6,6 +6,7 @@ class: its registered name (``fade``), the name of an entry point in the group
 """
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -17,6 +18,8 @@ from typing import Generic, TypeVar
 from gradmass.types import UsageError
 
 T = TypeVar("T", bound=object)
+USER_MODULE = "gradmass_user_"
+"""Stands before the path of a user's file in the name of its module."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -125,7 +128,7 @@ def load_object(kind: str, spec: str) -> object:
     if not file.is_file():
         raise UsageError(f"{kind} {spec!r}: there is no file {path}")
     # Registered under its absolute path, so that one file is executed once a process.
-    module_name = f"gradmass_user_{file.resolve()}"
+    module_name = f"{USER_MODULE}{file.resolve()}"
     module = sys.modules.get(module_name)
     if module is None:
         module_spec = importlib.util.spec_from_file_location(module_name, file)
@@ -141,3 +144,9 @@ def load_object(kind: str, spec: str) -> object:
                 f"{kind} {spec!r}: {path} does not import: {_one_line(error)}"
             ) from error
     return getattr(module, name, None)
+
+
+def user_files() -> dict[str, str]:
+    """SHA-256 of each user's file that was loaded in this process, by its absolute path."""
+    paths = (name.removeprefix(USER_MODULE) for name in sys.modules if USER_MODULE in name)
+    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sorted(paths)}

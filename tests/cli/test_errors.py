@@ -164,6 +164,11 @@ def refused(capsys):
             "train demo --weight grpo --weight.alpha 1",
             "unknown key 'weight.alpha' in demo and the flags",
         ),
+        (
+            "train demo --group-size 4",
+            "unknown flag --group-size; did you mean '--train.group_size'?",
+        ),
+        ("train demo --lr 1", "unknown flag --lr; did you mean '--optim.lr'?"),
         ("train demo --dryrun", "unknown flag --dryrun; did you mean '--dry-run'?"),
         ("train demo -v", "unexpected argument '-v'"),
         ("train demo demo", "unexpected argument 'demo'"),
@@ -367,19 +372,19 @@ def run_dir():
 
 
 @pytest.mark.parametrize(
-    ("flags", "section"),
+    ("flags", "difference"),
     [
-        (["demo"], "train"),
-        (["demo", *TINY, "--weight=grpo"], "weight"),
-        (["--seed=1"], "seed"),
-        ([*TINY], "weight"),
-        (["demo", *TINY, "--optim.lr=1"], "optim"),
+        (["demo"], "train.steps is 500 here and "),
+        (["demo", *TINY, "--weight=grpo"], 'weight.type is "grpo" here and "fade" in run'),
+        (["--seed=1"], "seed is 1 here and 0 in run"),
+        ([*TINY], "weight."),
+        (["demo", *TINY, "--optim.lr=1"], "optim.lr is 1.0 here and 0.0002 in run"),
     ],
     ids=lambda value: " ".join(value)[-20:] if isinstance(value, list) else value,
 )
-def test_a_run_is_not_resumed_under_another_recipe(refused, run_dir, flags, section):
+def test_a_run_is_not_resumed_under_another_recipe(refused, run_dir, flags, difference):
     message = refused("train", *flags, "--resume", "--out", str(run_dir))
-    assert message.startswith(f"--resume continues the stored recipe, but {section} is ")
+    assert message.startswith(f"--resume continues the stored recipe, but {difference}")
     assert message.endswith("in run; leave it out, or start a new run")
 
 

@@ -30,9 +30,10 @@ def parse(cls: type[T], command: str, argv: Sequence[str], recipe: type | None =
     names = [name for name in hints if tyro.conf.Positional not in typing.get_args(hints[name])]
     names += [] if recipe is None else [field.name for field in dataclasses.fields(recipe)]
     flags = [f"--{name.replace('_', '-')}" for name in names]
+    dotted = [] if recipe is None else _dotted_flags(recipe)
 
     def refuse(event: tyro_errors.ParseErrorEvent) -> None:
-        raise UsageError(f"{_reason(event, argv, flags)} (gradmass {command} --help)")
+        raise UsageError(f"{_reason(event, argv, flags, dotted)} (gradmass {command} --help)")
 
     with tyro_errors.on_parse_error(refuse):
         return tyro.cli(
@@ -64,12 +65,28 @@ def split_recipe_flags(cls: type, argv: Sequence[str]) -> tuple[list[str], list[
     return recipe_flags, rest
 
 
-def _reason(event: tyro_errors.ParseErrorEvent, argv: Sequence[str], flags: Sequence[str]) -> str:
+def _dotted_flags(recipe: type) -> list[str]:
+    """``--section.field`` of every section that has the same fields in every recipe."""
+    return [
+        f"--{section}.{field.name}"
+        for section, cls in typing.get_type_hints(recipe).items()
+        if dataclasses.is_dataclass(cls)
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def _reason(
+    event: tyro_errors.ParseErrorEvent,
+    argv: Sequence[str],
+    flags: Sequence[str],
+    dotted: Sequence[str],
+) -> str:
     """Why the arguments were refused, on one line."""
     # First, because an unknown flag may also leave a known argument without its value.
     for name in (token.partition("=")[0] for token in argv if token.startswith("--")):
         if name != "--" and name.replace("_", "-") not in flags:
-            return f"unknown flag {name}{nearest(name, flags)}"
+            alike = [f for f in dotted if f.endswith("." + name[2:].replace("-", "_"))]
+            return f"unknown flag {name}{nearest(name, alike or flags)}"
     match event:
         case tyro_errors.UnrecognizedArgs(tokens=tokens):
             return f"unexpected argument {tokens[0]!r}"

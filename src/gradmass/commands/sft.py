@@ -23,7 +23,7 @@ class Arguments:
     is a folder in Hugging Face format.
     """
 
-    recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = None
+    recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]")] = None
     """A TOML file, or the name of a shipped recipe (sft_countdown)."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("checkpoint")
     """Folder to write; must be new or empty."""

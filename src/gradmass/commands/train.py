@@ -4,11 +4,11 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -17,6 +17,7 @@ from gradmass.commands.progress import Progress
 from gradmass.config import Recipe
 from gradmass.record import Run, RunWriter
 from gradmass.record.environment import environment
+from gradmass.registry import user_files
 from gradmass.tables import from_tables, load_recipe, to_tables, to_toml
 from gradmass.types import UsageError
 
@@ -41,7 +42,7 @@ class Arguments:
     TOML. --dry-run prints every field with its meaning.
     """
 
-    recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = None
+    recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]")] = None
     """A TOML file, or the name of a shipped recipe (demo)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run directory to write; runs/TASK-WEIGHT-TIME if not given."""
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         assert arguments.out is not None
         writer = RunWriter.resume(arguments.out, env)
     else:
-        config = {"label": recipe.weight.label, "recipe": to_tables(recipe)}
+        config = {"label": recipe.weight.label, "recipe": to_tables(recipe), "files": user_files()}
         writer = RunWriter.create(arguments.out or default_out(recipe), config, env)
     if not arguments.json:
         print(f"{recipe.weight.label} on {recipe.task.name}: {writer.path}", file=sys.stderr)
@@ -113,20 +114,38 @@ def default_out(recipe: Recipe) -> Path:
 
 
 def _stored_recipe(arguments: Arguments, recipe_flags: Sequence[str]) -> Recipe:
-    """The recipe of the run to go on with; one given again must be the same."""
+    """The recipe of the run to go on with; one given again must be the same, and its files too."""
     if arguments.out is None:
         raise UsageError("--resume needs --out, the run directory to continue")
-    stored = Run(arguments.out).config["recipe"]
+    config = Run(arguments.out).config
+    stored = config["recipe"]
     recipe = from_tables(Recipe, stored, str(arguments.out / "config.json"))
-    if arguments.recipe is None and not recipe_flags:
-        return recipe
-    given = load_recipe(Recipe, arguments.recipe, recipe_flags)
-    if given.train.threads == 0:
-        given = replace(given, train=replace(given.train, threads=recipe.train.threads))
-    for section, value in to_tables(given).items():
-        if value != stored[section]:
+    if arguments.recipe is not None or recipe_flags:
+        given = load_recipe(Recipe, arguments.recipe, recipe_flags)
+        if given.train.threads == 0:
+            given = replace(given, train=replace(given.train, threads=recipe.train.threads))
+        for field, here, there in _differences(to_tables(given), stored):
             raise UsageError(
-                f"--resume continues the stored recipe, but {section} is {value} here and "
-                f"{stored[section]} in {arguments.out}; leave it out, or start a new run"
+                f"--resume continues the stored recipe, but {field} is {here} here and "
+                f"{there} in {arguments.out}; leave it out, or start a new run"
+            )
+    files = user_files()
+    for path, digest in config.get("files", {}).items():
+        if files.get(path, digest) != digest:
+            raise UsageError(
+                f"{path} has changed since the run {arguments.out} began; put it back, "
+                "or start a new run"
             )
     return recipe
+
+
+def _differences(
+    given: dict[str, Any], stored: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    """The fields that differ, dotted, with their values as JSON."""
+    for key in {**given, **stored}:
+        here, there = given.get(key), stored.get(key)
+        if isinstance(here, dict) and isinstance(there, dict):
+            yield from _differences(here, there, f"{prefix}{key}.")
+        elif here != there:
+            yield f"{prefix}{key}", json.dumps(here), json.dumps(there)

@@ -30,7 +30,7 @@ CHART_WIDTH, CHART_HEIGHT = 36, 5
 class Arguments:
     """List the policy weights, or show one with its formula, fields and source."""
 
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
     """A registered weight, or path/to/file.py:Name; with NAME:field=value for its chart."""
     json: bool = False
     """Print JSON."""

@@ -1,6 +1,6 @@
 """The run directory is the record of a run; plots, reports and resumption read nothing else.
 
-    config.json         the resolved recipe and the run's label
+    config.json         the resolved recipe, the run's label, SHA-256 of the user's files it names
     env.json            versions, machine, command, start time
     metrics.jsonl       a row a step, flat keys "family/name"; row 0 is the start, before any update
     evaluations.jsonl   a row an evaluation and split: the solve probability of every problem
@@ -8,9 +8,9 @@
     state.json          step, status, the weight's state, and how much of the above belongs to it
     checkpoints/        step-000123/: model and tokenizer in Hugging Face format, trainer state
 
-Rows are flushed as they come. A checkpoint is written beside its final place and renamed, then
-``state.json`` is replaced by a rename: whenever a run dies, both are whole, and resuming cuts the
-row files back to what ``state.json`` says.
+Rows are flushed as they come. A checkpoint is written beside its final place, flushed to the disk
+and renamed, then ``state.json`` is replaced likewise: whenever a run dies, or the machine, both are
+whole, and resuming cuts the row files back to what ``state.json`` says.
 """
 
 import gzip
@@ -50,7 +50,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """``{"schema", "label", "recipe"}``: the recipe as nested tables, every field resolved."""
+        """``{"schema", "label", "recipe", "files"}``, every field of the recipe resolved."""
         return self._json("config.json")
 
     @cached_property
@@ -264,7 +264,10 @@ class RunWriter:
             shutil.rmtree(final, ignore_errors=True)
             draft.mkdir()
             save(draft)
+            for file in draft.rglob("*"):
+                _sync(file)
             draft.rename(final)
+            _sync(final.parent)
             self._saved_step = step
         self._write_state(step, weight_state, status)
         for folder in (self.path / "checkpoints").glob("step-*"):
@@ -364,4 +367,16 @@ def _lock(file: IO[bytes], path: Path) -> None:
 def _write_json(file: Path, content: dict[str, Any]) -> None:
     draft = file.with_name(f".{file.name}.draft")
     draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    _sync(draft)
     draft.replace(file)
+
+
+def _sync(path: Path) -> None:
+    """Flush a file or a folder to the disk. Windows needs it open for writing and goes without."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

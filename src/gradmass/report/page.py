@@ -15,13 +15,20 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradmass.metrics.intervals import Difference, paired_difference
-from gradmass.metrics.passk import pass_at_k_from_probability
 from gradmass.record import Run
 from gradmass.report import plots
+from gradmass.report.evaluations import (
+    KS,
+    at_equal_pass_at_1,
+    compare,
+    compare_at_last_common_step,
+    is_evaluation,
+    pass_key,
+    series,
+    splits_of,
+)
 from gradmass.types import UsageError
 
-SPLITS, KS = ("test", "ood"), (1, 10, 100)
 FIGURES: dict[str, Callable[[Sequence[Run]], Any]] = {
     "accuracy": plots.accuracy,
     "tradeoff": plots.tradeoff,
@@ -130,99 +137,8 @@ class Summary:
 
     def recent(self, key: str, window: int) -> float | None:
         """Mean of the last values of a key."""
-        _, values = plots.series(self.run, "step", key)
+        _, values = series(self.run, "step", key)
         return sum(values[-window:]) / len(values[-window:]) if values else None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two evaluations on the same problems, or why there is nothing to compare.
-
-    Args:
-        step: Step of the run's evaluation.
-        rollouts: Sampled by then, by the run and by the other.
-        differences: Of pass@k by split and k, the run minus the other.
-        obstacle: Why there are none.
-    """
-
-    step: int
-    rollouts: tuple[int, int]
-    differences: dict[str, dict[int, Difference]]
-    obstacle: str = ""
-
-    @property
-    def num_problems(self) -> dict[str, int]:
-        """Problems of each split."""
-        return {split: by_k[KS[0]].num_problems for split, by_k in self.differences.items()}
-
-
-def solve_probabilities(run: Run, step: int) -> dict[str, dict[str, float]]:
-    """Solve probability of each problem by split, at one step."""
-    return {
-        row["split"]: dict(zip(row["problem_ids"], row["solve_probability"], strict=True))
-        for row in run.evaluations
-        if row["step"] == step
-    }
-
-
-def compare(run: Run, other: Run, step: int, other_step: int) -> Comparison:
-    """Paired differences of exact pass@k, the run minus the other, each at a step of its own."""
-    mine, theirs = solve_probabilities(run, step), solve_probabilities(other, other_step)
-    splits = [split for split in SPLITS if split in mine and split in theirs]
-    obstacle = ""
-    # Ids name a problem within its task alone, so the tasks must be the same too, field by field.
-    if run.config["recipe"]["task"] != other.config["recipe"]["task"] or any(
-        mine[split].keys() != theirs[split].keys() for split in splits
-    ):
-        obstacle = "they were not evaluated on the same problems"
-    elif not splits or step == 0:
-        obstacle = "there is no evaluation after the start to compare"
-    elif any(len(mine[split]) < 2 for split in splits):
-        obstacle = "an interval over problems needs at least 2 problems"
-    if obstacle:
-        return Comparison(step, (0, 0), {}, obstacle)
-    differences: dict[str, dict[int, Difference]] = {}
-    for split in splits:
-        ids = sorted(mine[split])
-        a_N, b_N = ([values[split][id_] for id_ in ids] for values in (mine, theirs))
-        differences[split] = {
-            k: paired_difference(
-                pass_at_k_from_probability(a_N, k), pass_at_k_from_probability(b_N, k)
-            )
-            for k in KS
-        }
-    rollouts = (_rollouts_at(run, step), _rollouts_at(other, other_step))
-    return Comparison(step, rollouts, differences)
-
-
-def compare_at_last_common_step(run: Run, other: Run) -> Comparison:
-    """Compare two runs at the last step that both evaluated."""
-    steps = {row["step"] for row in run.evaluations} & {row["step"] for row in other.evaluations}
-    step = max(steps, default=0)
-    return compare(run, other, step, step)
-
-
-def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float | None:
-    """Value of y where x first meets a level, on straight lines between the points in order.
-
-    >>> at_level([0.25, 0.5], [1.0, 0.0], 0.375), at_level([0.25, 0.5], [1.0, 0.0], 0.75)
-    (0.5, None)
-    """
-    points = list(zip(x, y, strict=True))
-    for (x_0, y_0), (x_1, y_1) in zip(points[:1] + points, points, strict=False):
-        if min(x_0, x_1) <= level <= max(x_0, x_1):
-            return y_1 if x_0 == x_1 else y_0 + (level - x_0) / (x_1 - x_0) * (y_1 - y_0)
-    return None
-
-
-def at_equal_pass_at_1(runs: Sequence[Run], split: str) -> tuple[float | None, list[float | None]]:
-    """The highest pass@1 that every run reached, and each run's pass@100 there.
-
-    Runs without an evaluation are left aside, with None.
-    """
-    paths = [plots.series(run, f"{split}/pass@1", f"{split}/pass@100") for run in runs]
-    level = min((max(x) for x, _ in paths if x), default=None)
-    return level, [None if level is None else at_level(x, y, level) for x, y in paths]
 
 
 def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -328,6 +244,7 @@ def render(runs: Sequence[Run]) -> str:
         pairs = [(reference, compare(base, base, reference.evaluated.get("step", 0), 0), [])]
     comparable = [reference, *(item for item, found, _ in pairs if not found.obstacle)]
     alike = [item for item in items if item in comparable]
+    splits = splits_of(runs)
     samples = [(item, sample_rollouts(item.run)) for item in items]
     recipe = rows_by_key(run.config["recipe"] for run in runs)
     return environment.get_template("template.html.j2").render(
@@ -335,7 +252,7 @@ def render(runs: Sequence[Run]) -> str:
         reference=reference,
         pairs=pairs,
         alike=alike,
-        equal={split: at_equal_pass_at_1([item.run for item in alike], split) for split in SPLITS},
+        equal={split: at_equal_pass_at_1([item.run for item in alike], split) for split in splits},
         recipe=recipe,
         differing=differing_fields(run.config["recipe"] for run in runs),
         environment=rows_by_key(run.env for run in runs),
@@ -345,7 +262,8 @@ def render(runs: Sequence[Run]) -> str:
         },
         figures={name: inline_svg(plots.svg(draw(runs)), name) for name, draw in FIGURES.items()},
         window=plots.smoothing_window(runs),
-        splits=SPLITS,
+        splits=splits,
+        keys={(split, k): pass_key(runs, split, k) for split in splits for k in KS},
         ks=KS,
         symbols=SYMBOLS,
         most_characters=MOST_CHARACTERS,
@@ -357,15 +275,10 @@ def _fields_beyond_weight(*runs: Run) -> list[str]:
     return [key for key, _ in fields if not key.startswith("weight.")]
 
 
-def _rollouts_at(run: Run, step: int) -> int:
-    return next((int(row["rollouts"]) for row in run.metrics if row["step"] == step), 0)
-
-
 def _summary(run: Run, look: plots.Look) -> Summary:
     if not run.metrics:
         raise UsageError(f"run {run.path} has no row of metrics yet; report it once it has started")
-    key = f"{SPLITS[0]}/pass@{KS[0]}"
-    evaluated = [row for row in run.metrics if row.get(key) is not None]
+    evaluated = [row for row in run.metrics if is_evaluation(row)]
     return Summary(run, look, run.metrics[-1], evaluated[-1] if evaluated else {})
 
 

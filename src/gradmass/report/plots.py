@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gradmass.record import Run
+from gradmass.report.evaluations import SAMPLED, has, pass_key, series, splits_of
 
 Axes: TypeAlias = Any
 Columns: TypeAlias = list[list[Axes]]
@@ -117,12 +118,6 @@ def looks(runs: Sequence[Run]) -> list[Look]:
     return found
 
 
-def series(run: Run, x: str, y: str) -> tuple[list[float], list[float]]:
-    """The values of two keys in the rows of the metrics that have both, in order of the step."""
-    pairs = [(row[x], row[y]) for row in run.metrics if _has(row, x) and _has(row, y)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
 def smoothing_window(runs: Sequence[Run]) -> int:
     """Steps in the rolling means: a twentieth of the longest run, 1 to 50."""
     return max(1, min(50, max(len(run.metrics) for run in runs) // 20))
@@ -166,13 +161,15 @@ def accuracy(runs: Sequence[Run]) -> Figure:
     """Pass@1 and pass@100 against rollouts: exact, and sampled with its interval."""
     note = "Line: exact. Square with bar: sampled, with its 95% interval for these fixed problems"
     figure, columns = _canvas(runs, 2, note)
-    for panels, split in zip(columns, ("test", "ood"), strict=True):
+    # Two columns: of more splits the first two are drawn, all are in the tables.
+    for panels, split in zip(columns, splits_of(runs), strict=False):
         for panel, k in zip(panels, (1, 100), strict=True):
-            panel.set_title(f"Pass@{k}, {split} problems")
+            key = pass_key(runs, split, k)
+            panel.set_title(f"Pass@{k}, {split} problems{_unless_exact(key)}")
             for place, (run, look) in enumerate(zip(runs, looks(runs), strict=True)):
                 aside = (place - (len(runs) - 1) / 2) * 0.006 * _end(runs)
                 _draw_sampled(panel, run, look, f"{split}/sampled_pass@{k}", aside)
-                x, y = series(run, "rollouts", f"{split}/pass@{k}")
+                x, y = series(run, "rollouts", key)
                 panel.plot(x, y, marker="o", markersize=2.2, **look.line)
     return _finish(figure, columns, runs)
 
@@ -181,9 +178,10 @@ def accuracy(runs: Sequence[Run]) -> Figure:
 def tradeoff(runs: Sequence[Run]) -> Figure:
     """Pass@100 against pass@1: the path of each run from its start, a mark an evaluation."""
     figure, columns = _canvas(runs, 1, "Ring: start of a run. Square: its last evaluation", 2.6)
-    for (panel,), split in zip(columns, ("test", "ood"), strict=True):
-        panel.set_title(f"Pass@100, {split} problems")
-        _draw_paths(panel, runs, f"{split}/pass@1", f"{split}/pass@100")
+    for (panel,), split in zip(columns, splits_of(runs), strict=False):
+        across, up = (pass_key(runs, split, k) for k in (1, 100))
+        panel.set_title(f"Pass@100, {split} problems{_unless_exact(up)}")
+        _draw_paths(panel, runs, across, up)
         panel.set_xlabel(f"pass@1, {split} problems")
     return _finish(figure, columns, runs, shares_rollouts=False)
 
@@ -206,7 +204,7 @@ def entropy(runs: Sequence[Run]) -> Figure:
     figure, columns = _canvas(runs, 2, _steps_note(runs) + ". Dots: evaluations")
     _draw_steps(columns[0][0], runs, "Token entropy in training (nats)", "entropy/mean_nats")
     _draw_steps(columns[0][1], runs, "Length of rollouts (tokens)", "rollout/length_mean")
-    for panel, split in zip(columns[1], ("test", "ood"), strict=True):
+    for panel, split in zip(columns[1], splits_of(runs), strict=False):
         panel.set_title(f"Entropy over right answers, {split} problems (nats)")
         _draw_evaluations(panel, runs, f"{split}/answer_entropy_nats")
     return _finish(figure, columns, runs)
@@ -305,6 +303,10 @@ def _finish(
     return figure
 
 
+def _unless_exact(key: str) -> str:
+    return " (sampled)" if SAMPLED in key else ""
+
+
 def _steps_note(runs: Sequence[Run]) -> str:
     window, every = smoothing_window(runs), drawn_every(runs)
     thinned = f" (1 in {every} drawn)" if every > 1 else ""
@@ -337,7 +339,7 @@ def _draw_evaluations(panel: Axes, runs: Sequence[Run], key: str, baseline: str 
 def _draw_sampled(panel: Axes, run: Run, look: Look, key: str, aside: float) -> None:
     """Sampled values with their intervals, a little aside so that runs do not hide each other."""
     for row in run.metrics:
-        if _has(row, key) and _has(row, f"{key}_low") and _has(row, f"{key}_high"):
+        if has(row, key) and has(row, f"{key}_low") and has(row, f"{key}_high"):
             x, faint = row["rollouts"] + aside, {"color": look.color, "alpha": 0.3}
             panel.plot([x, x], [row[f"{key}_low"], row[f"{key}_high"]], linewidth=1.0, **faint)
             panel.plot(x, row[key], "s", markersize=2.4, markeredgewidth=0, **faint)
@@ -379,10 +381,6 @@ def _draw_seconds(panel: Axes, runs: Sequence[Run]) -> None:
 
 def _end(runs: Sequence[Run]) -> int:
     return max(1, *(int(row["rollouts"]) for run in runs for row in run.metrics))
-
-
-def _has(row: dict[str, Any], key: str) -> bool:
-    return row.get(key) is not None
 
 
 def _thousands(value: float, _: int) -> str:
