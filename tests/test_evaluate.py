@@ -329,7 +329,7 @@ class Writer:
         self.t = 0 if cache is None else self.t + 1
         logits = torch.full((len(input_ids), 1, self.vocab_size), -100.0)
         logits[:, :, self.tokens[self.t]] = 0.0
-        cache = SimpleNamespace(batch_repeat_interleave=lambda repeats: None)
+        cache = SimpleNamespace(batch_select_indices=lambda rows: None)
         return SimpleNamespace(logits=logits, cache=cache)
 
 

@@ -38,7 +38,7 @@ class FixedPolicy:
     def __call__(self, *, input_ids, cache=None, **_):
         self.t = 0 if cache is None else self.t + 1
         row = self.logits_TV[min(self.t, len(self.logits_TV) - 1)]
-        cache = SimpleNamespace(batch_repeat_interleave=lambda repeats: None)
+        cache = SimpleNamespace(batch_select_indices=lambda rows: None)
         return SimpleNamespace(logits=row.expand(len(input_ids), 1, -1), cache=cache)
 
 

@@ -15,7 +15,6 @@ whole, and resuming cuts the row files back to what ``state.json`` says.
 
 import gzip
 import json
-import math
 import os
 import shutil
 import zlib
@@ -24,8 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
+from gradmass.record.files import json_line, lock, sync, write_json
 from gradmass.types import State, UsageError
 
 SCHEMA = 1
@@ -162,7 +162,7 @@ class RunWriter:
         self._saved_step = -1
         self._files = {name: (path / name).open("ab") for name in ROW_FILES}
         try:
-            _lock(self._files["metrics.jsonl"], path)
+            lock(self._files["metrics.jsonl"], f"run {path}")
         except UsageError:
             self.close()
             raise
@@ -178,8 +178,8 @@ class RunWriter:
             refuse_used(path)
             # Fails if another process has made it since.
             (path / "checkpoints").mkdir(parents=True)
-            _write_json(path / "config.json", {"schema": SCHEMA, **config})
-            _write_json(path / "env.json", {"schema": SCHEMA, **env, "resumed": []})
+            write_json(path / "config.json", {"schema": SCHEMA, **config})
+            write_json(path / "env.json", {"schema": SCHEMA, **env, "resumed": []})
             writer = cls(path)
             writer._write_state(0, None, "running")
             return writer
@@ -218,7 +218,7 @@ class RunWriter:
                 writer._saved_step = state["step"]
             writer._cut_back(state["sizes"])
             resumed = [*first_env["resumed"], {"step": state["step"], **env}]
-            _write_json(path / "env.json", {**first_env, "resumed": resumed})
+            write_json(path / "env.json", {**first_env, "resumed": resumed})
         except OSError as error:
             writer.close()
             raise UsageError(f"cannot write to run {path}: {error.strerror}") from error
@@ -233,15 +233,15 @@ class RunWriter:
         Raises:
             UsageError: A NaN or infinite value: the record holds no such number.
         """
-        self._append("metrics.jsonl", _line(row))
+        self._append("metrics.jsonl", json_line(row))
 
     def log_evaluation(self, row: dict[str, Any]) -> None:
         """Append the solve probabilities of one split."""
-        self._append("evaluations.jsonl", _line(row))
+        self._append("evaluations.jsonl", json_line(row))
 
     def log_rollouts(self, rows: Iterable[dict[str, Any]]) -> None:
         """Append the rollouts of a batch."""
-        text = b"".join(_line(row) for row in rows)
+        text = b"".join(json_line(row) for row in rows)
         # mtime 0, so that equal rollouts make equal files.
         self._append("rollouts.jsonl.gz", gzip.compress(text, compresslevel=5, mtime=0))
 
@@ -265,9 +265,9 @@ class RunWriter:
             draft.mkdir()
             save(draft)
             for file in draft.rglob("*"):
-                _sync(file)
+                sync(file)
             draft.rename(final)
-            _sync(final.parent)
+            sync(final.parent)
             self._saved_step = step
         self._write_state(step, weight_state, status)
         for folder in (self.path / "checkpoints").glob("step-*"):
@@ -281,7 +281,7 @@ class RunWriter:
         """
         run = Run(self.path)
         if run.state["weight"] is not None or run.env["resumed"]:
-            _write_json(self.path / "state.json", {**run.state, "status": "failed"})
+            write_json(self.path / "state.json", {**run.state, "status": "failed"})
             return
         self.close()
         for entry in self.path.iterdir():
@@ -314,7 +314,7 @@ class RunWriter:
             "sizes": {name: file.tell() for name, file in self._files.items()},
         }
         try:
-            _write_json(self.path / "state.json", state)
+            write_json(self.path / "state.json", state)
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"the weight's state {weight_state} cannot be stored ({error}); it has to be plain "
@@ -338,45 +338,3 @@ def refuse_used(path: Path) -> None:
 def checkpoint_dir(run: Path, step: int) -> Path:
     """Where the checkpoint after ``step`` updates lies."""
     return run / "checkpoints" / f"step-{step:06d}"
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    for key, value in row.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{key} = {value} is no number that the record of a run can hold")
-    try:
-        return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-    except TypeError as error:
-        raise UsageError(
-            f"the record of a run holds plain numbers and text only: {error}"
-        ) from error
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Refuse a run that another process is writing. Windows has no such lock and goes without."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(f"run {path} is being written by another process") from error
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    draft = file.with_name(f".{file.name}.draft")
-    draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    _sync(draft)
-    draft.replace(file)
-
-
-def _sync(path: Path) -> None:
-    """Flush a file or a folder to the disk. Windows needs it open for writing and goes without."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,7 @@
 """Evaluation: exact where the right answers of a problem can be listed, sampled beside it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,17 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import Recipe
+from gradmass.evaluation import Sampling, Tally, collect
 from gradmass.metrics.entropy import entropy_nats, num_effective
 from gradmass.metrics.intervals import mean_interval_within
 from gradmass.metrics.passk import pass_at_k, pass_at_k_from_probability
 from gradmass.record import RunWriter
 from gradmass.tasks import Problem, Task
 from gradmass.training.clock import Clock
-from gradmass.training.judge import judge
+from gradmass.training.generate import LocalEngine, default_batch_size
+from gradmass.training.model import longest_prompt
 from gradmass.training.probes import HeadProbe
-from gradmass.training.rollout import DIVERGED, decode, encode_prompts, sample, uniforms
+from gradmass.training.rollout import DIVERGED, encode_prompts
 from gradmass.types import UsageError
 
 KS = (1, 10, 100)
@@ -45,12 +47,12 @@ class ExactEvaluation:
     num_effective_N: np.ndarray
     longest_answer: int
 
-    def summary(self) -> dict[str, float]:
+    def summary(self, ks: Sequence[int] = KS) -> dict[str, float]:
         """Means over problems; pass@k is ``1 - (1 - p)^k`` for each problem."""
         return {
             **{
                 f"pass@{k}": float(pass_at_k_from_probability(self.solve_probability_N, k).mean())
-                for k in KS
+                for k in ks
             },
             "answer_entropy_nats": float(self.answer_entropy_nats_N.mean()),
             "num_effective_answers": float(self.num_effective_N.mean()),
@@ -267,22 +269,30 @@ def count_right(
     Raises:
         UsageError: The verifier's machinery failed on an answer.
     """
-    per_batch = max(1, TOKENS_AT_ONCE // (num_samples * max_new_tokens))
-    num_right = []
-    for start in range(0, len(problems), per_batch):
-        batch = problems[start : start + per_batch]
-        draws_BT = uniforms((len(batch) * num_samples, max_new_tokens), seed, "evaluation", start)
-        rollouts = sample(model, tokenizer, [problem.prompt for problem in batch], draws_BT)
-        verdicts = judge(task, batch, decode(tokenizer, rollouts), rollouts.is_ended_B.tolist())
-        for verdict in verdicts:
-            if not verdict.is_scorable:
+    sampling = Sampling(max_new_tokens=max_new_tokens, seed=seed)
+    longest = longest_prompt(tokenizer, [problem.prompt for problem in problems])
+    batch_size = default_batch_size(model, longest, max_new_tokens)
+    engine = LocalEngine(model, tokenizer, sampling, batch_size=batch_size)
+    tally = Tally([problem.id for problem in problems], num_samples)
+    collect(task, "", problems, engine, tally, folder=_Strict())
+    num_right_N, _ = tally.counts()
+    return num_right_N
+
+
+class _Strict:
+    """Keeps nothing, and takes no sample that says nothing of the policy."""
+
+    def keep(self, row: Mapping[str, Any]) -> None:
+        """Keep nothing."""
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a sample that could not be judged."""
+        for row in rows:
+            if row["correct"] is None:
                 raise UsageError(
                     "the verifier failed in an evaluation, whose pass@k would be wrong: "
-                    f"{verdict.detail or 'no detail'}"
+                    f"{row['detail'] or 'no detail'}"
                 )
-        is_right_B = np.array([verdict.is_right for verdict in verdicts])
-        num_right.extend(is_right_B.reshape(len(batch), num_samples).sum(1).tolist())
-    return np.array(num_right)
 
 
 def sampled_summary(num_right_N: np.ndarray, num_samples: int) -> dict[str, float]:

@@ -143,23 +143,57 @@ def check_fit(
         UsageError: Characters are lost in tokenizing (white space aside), or prompt and answer
             exceed the model's positions.
     """
+    for prompt, seen in lost_characters(tokenizer, prompts):
+        raise UsageError(
+            f"the tokenizer reads the prompt {prompt!r} as {seen!r}: this model was not made "
+            "for this task"
+        )
+    check_length(model, tokenizer, prompts, max_new_tokens, "train.max_new_tokens")
+
+
+def check_length(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    name: str,
+) -> None:
+    """Refuse prompts that leave no room for an answer; ``name`` is what the limit is called.
+
+    Raises:
+        UsageError: Prompt and answer exceed the model's positions.
+    """
+    longest = longest_prompt(tokenizer, prompts) + max_new_tokens
+    positions = getattr(model.config, "max_position_embeddings", longest)
+    if longest > positions:
+        raise UsageError(
+            f"the longest prompt and {name} = {max_new_tokens} make {longest} "
+            f"tokens, the model has {positions} positions"
+        )
+
+
+def longest_prompt(tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str]) -> int:
+    """Tokens of the longest prompt.
+
+    Raises:
+        UsageError: A prompt without a token.
+    """
     encoded = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     for prompt, tokens in zip(prompts, encoded, strict=True):
         if not tokens:
             raise UsageError(f"the prompt {prompt!r} has no token: there is nothing to answer")
+    return max(map(len, encoded))
+
+
+def lost_characters(
+    tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the prompts that lose characters (white space aside), each with what the model sees."""
+    encoded = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    for prompt, tokens in zip(prompts, encoded, strict=True):
         seen = tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
         if "".join(seen.split()) != "".join(prompt.split()):
-            raise UsageError(
-                f"the tokenizer reads the prompt {prompt!r} as {seen!r}: this model was not made "
-                "for this task"
-            )
-    longest = max(map(len, encoded)) + max_new_tokens
-    positions = getattr(model.config, "max_position_embeddings", longest)
-    if longest > positions:
-        raise UsageError(
-            f"the longest prompt and train.max_new_tokens = {max_new_tokens} make {longest} "
-            f"tokens, the model has {positions} positions"
-        )
+            yield prompt, seen
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

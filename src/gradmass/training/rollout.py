@@ -73,6 +73,51 @@ def encode_prompts(
     return encoded["input_ids"].to(device), encoded["attention_mask"].bool().to(device)
 
 
+class Decoder:
+    """A policy that read its prompts and writes answers token by token, with a KV cache.
+
+    Each prompt is read once and its cache repeated for each of its answers.
+
+    Args:
+        model: The policy.
+        prompt_PT: Prompt tokens, padded on the left.
+        mask_PT: True where a prompt token is no padding.
+        row_B: Which prompt each answer belongs to.
+
+    Attributes:
+        logits_BV: Of the next token of each answer.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prompt_PT: Tensor, mask_PT: Tensor, row_B: Tensor
+    ) -> None:
+        positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
+        output = model(
+            input_ids=prompt_PT,
+            attention_mask=mask_PT,
+            position_ids=positions_PT,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        output.cache.batch_select_indices(row_B)
+        self._model, self._cache = model, output.cache
+        self._mask_BT, self._position_B1 = mask_PT[row_B], positions_PT[row_B, -1:]
+        self.logits_BV = output.logits[row_B, -1]
+
+    def feed(self, token_B1: Tensor, is_live_B1: Tensor) -> None:
+        """Append a token to each answer; one that is not live is padding."""
+        self._mask_BT = torch.cat([self._mask_BT, is_live_B1], dim=1)
+        self._position_B1 = self._position_B1 + 1
+        output = self._model(
+            input_ids=token_B1,
+            attention_mask=self._mask_BT,
+            position_ids=self._position_B1,
+            cache=self._cache,
+            use_cache=True,
+        )
+        self.logits_BV = output.logits[:, -1]
+
+
 @torch.inference_mode()
 def sample(
     model: PreTrainedModel,
@@ -97,46 +142,25 @@ def sample(
     num_rollouts, max_new_tokens = uniforms_BT.shape
     group_size = num_rollouts // len(prompts)
     prompt_PT, mask_PT = encode_prompts(tokenizer, prompts, model.device)
-    positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-    output = model(
-        input_ids=prompt_PT,
-        attention_mask=mask_PT,
-        position_ids=positions_PT,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    cache = output.cache
-    cache.batch_repeat_interleave(group_size)
-    logits_BV = output.logits[:, -1].repeat_interleave(group_size, 0)
-    prompt_BT, prompt_mask_BT, position_B1 = (
-        x.repeat_interleave(group_size, 0) for x in (prompt_PT, mask_PT, positions_PT[:, -1:])
-    )
+    row_B = torch.arange(len(prompts), device=model.device).repeat_interleave(group_size)
+    decoder = Decoder(model, prompt_PT, mask_PT, row_B)
     draws_BT = torch.as_tensor(uniforms_BT, device=model.device)
     is_ended_B = torch.zeros(num_rollouts, dtype=torch.bool, device=model.device)
-    mask_BT = prompt_mask_BT
     columns: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for t in range(max_new_tokens):
-        token_B1, logprob_B1, entropy_B1 = _draw(logits_BV, draws_BT[:, t : t + 1])
+        token_B1, logprob_B1, entropy_B1 = _draw(decoder.logits_BV, draws_BT[:, t : t + 1])
         token_B1[is_ended_B] = tokenizer.pad_token_id
         columns.append((token_B1, logprob_B1, entropy_B1, ~is_ended_B[:, None]))
         is_ended_B = is_ended_B | (token_B1[:, 0] == tokenizer.eos_token_id)
         if t + 1 == max_new_tokens or bool(is_ended_B.all()):
             break
-        mask_BT = torch.cat([mask_BT, columns[-1][3]], dim=1)
-        output = model(
-            input_ids=token_B1,
-            attention_mask=mask_BT,
-            position_ids=position_B1 + 1 + t,
-            cache=cache,
-            use_cache=True,
-        )
-        logits_BV = output.logits[:, -1]
+        decoder.feed(token_B1, columns[-1][3])
     answer_BT, logprobs_BT, entropy_BT, answer_mask_BT = (
         torch.cat(column, dim=1) for column in zip(*columns, strict=True)
     )
     return Rollouts(
-        prompt_BT=prompt_BT,
-        prompt_mask_BT=prompt_mask_BT,
+        prompt_BT=prompt_PT[row_B],
+        prompt_mask_BT=mask_PT[row_B],
         answer_BT=answer_BT,
         answer_mask_BT=answer_mask_BT,
         logprobs_BT=logprobs_BT.float() * answer_mask_BT,
@@ -188,12 +212,28 @@ def _draw(logits_BV: Tensor, draws_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A token for each row with its log-probability and the entropy of its distribution."""
     logprobs_BV = logits_BV.float().log_softmax(-1)
     probabilities_BV = logprobs_BV.exp()
+    token_B1 = pick(probabilities_BV, draws_B1)
+    entropy_B1 = torch.special.entr(probabilities_BV).sum(-1, keepdim=True)
+    return token_B1, logprobs_BV.gather(-1, token_B1), entropy_B1
+
+
+def pick(probabilities_BV: Tensor, draws_B1: Tensor) -> Tensor:
+    """The token of each row at its number in [0, 1) of the cumulative distribution (float64).
+
+    Args:
+        probabilities_BV: At least 0; need not sum to 1.
+        draws_B1: In [0, 1).
+
+    Returns:
+        Shape ``[B, 1]``; never a token of probability 0.
+
+    Raises:
+        UsageError: A NaN or infinite probability.
+    """
     cumulative_BV = probabilities_BV.double().cumsum(-1)
     total_B1 = cumulative_BV[:, -1:]
     if not bool(torch.isfinite(total_B1).all()):
         raise UsageError(DIVERGED)
-    # The first token whose cumulative probability exceeds the draw; never one of probability 0.
+    # The first token whose cumulative probability exceeds the draw.
     token_B1 = torch.searchsorted(cumulative_BV, draws_B1 * total_B1, right=True)
-    token_B1 = token_B1.clamp_(max=logits_BV.shape[-1] - 1)
-    entropy_B1 = torch.special.entr(probabilities_BV).sum(-1, keepdim=True)
-    return token_B1, logprobs_BV.gather(-1, token_B1), entropy_B1
+    return token_B1.clamp_(max=probabilities_BV.shape[-1] - 1)

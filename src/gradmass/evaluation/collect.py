@@ -1,0 +1,115 @@
+"""The loop of an evaluation: ask, keep, judge, write, count."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from gradmass.evaluation.answers import Answer, Engine, Question
+from gradmass.evaluation.tally import Tally
+from gradmass.rewards import Outcome, Verdict
+from gradmass.tasks import Problem, Task
+from gradmass.types import UsageError
+
+CUT = "cut at max_new_tokens"
+"""Why a truncated answer is unparsed, whatever it says: it did not end."""
+
+
+class Folder(Protocol):
+    """Where samples are kept."""
+
+    def keep(self, row: dict[str, Any]) -> None:
+        """Keep an answer that has no verdict yet."""
+
+    def write(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Keep samples with their verdicts."""
+
+
+def collect(
+    task: Task,
+    split: str,
+    problems: Sequence[Problem],
+    engine: Engine,
+    tally: Tally,
+    *,
+    folder: Folder | None = None,
+    waiting: Sequence[Answer] = (),
+    on_samples: Callable[[int], None] = lambda number: None,
+) -> None:
+    """Ask all questions of a split that are not done, and judge the answers.
+
+    Args:
+        task: What judges.
+        split: Name of the split, for the rows.
+        problems: What is asked.
+        engine: What asks.
+        tally: What is done already; counts what comes.
+        folder: Where samples are kept; None keeps none.
+        waiting: Answers that came before an interruption and have no verdict yet.
+        on_samples: Called with the number of new samples, as they come.
+
+    Raises:
+        UsageError: From the engine, or a verifier that returns no verdict.
+    """
+    problem_of = {problem.id: problem for problem in problems}
+
+    def finish(answers: Sequence[Answer]) -> None:
+        verdicts = judge_answers(task, [problem_of[a.problem_id] for a in answers], answers)
+        rows = [sample_row(split, *pair) for pair in zip(answers, verdicts, strict=True)]
+        if folder is not None:
+            folder.write(rows)
+        for row in rows:
+            tally.add(row)
+        on_samples(len(rows))
+
+    def keep(answer: Answer) -> None:
+        if folder is not None:
+            folder.keep({"split": split, **answer.row()})
+
+    if waiting:
+        finish(waiting)
+    if tally.num_done < tally.num_asked:
+        for answers in engine.answers(_questions(problems, tally), tally.is_done, keep):
+            finish(answers)
+
+
+def _questions(problems: Sequence[Problem], tally: Tally) -> Iterator[Question]:
+    for problem in problems:
+        for sample in range(tally.num_samples):
+            yield Question(problem, sample)
+
+
+def judge_answers(
+    task: Task, problems: Sequence[Problem], answers: Sequence[Answer]
+) -> list[Verdict]:
+    """A verdict for each answer, in order.
+
+    A truncated answer is unparsed and not shown to the verifier; one that the machinery kept back
+    is an error.
+
+    Raises:
+        UsageError: ``verify`` returned something else than a verdict.
+    """
+    verdicts = []
+    for problem, answer in zip(problems, answers, strict=True):
+        if answer.failure is not None:
+            verdict = Verdict(Outcome.ERROR, answer.failure)
+        elif answer.is_truncated:
+            verdict = Verdict(Outcome.UNPARSED, CUT)
+        else:
+            verdict = task.verify(problem, answer.completion)
+        if not isinstance(verdict, Verdict):
+            raise UsageError(f"verify of task {task.name!r} must return a Verdict, got {verdict!r}")
+        verdicts.append(verdict)
+    return verdicts
+
+
+def sample_row(split: str, answer: Answer, verdict: Verdict) -> dict[str, Any]:
+    """A row of ``samples.jsonl.gz``; ``correct`` is None where nothing is known of the answer."""
+    tests = {"num_passed": verdict.num_passed, "num_tests": verdict.num_tests}
+    return {
+        "split": split,
+        **answer.row(),
+        "correct": verdict.is_right if verdict.is_scorable else None,
+        "outcome": str(verdict.outcome),
+        "detail": verdict.detail,
+        **{name: value for name, value in tests.items() if value is not None},
+    }

@@ -1,0 +1,58 @@
+"""How records are written: rows of JSON, files replaced whole, one writer at a time."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from gradmass.types import UsageError
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of JSON.
+
+    Raises:
+        UsageError: A NaN or infinite value, or what is no plain number or text.
+    """
+    for key, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{key} = {value} is no number that the record of a run can hold")
+    try:
+        return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    except TypeError as error:
+        raise UsageError(
+            f"the record of a run holds plain numbers and text only: {error}"
+        ) from error
+
+
+def lock(file: IO[bytes], what: str) -> None:
+    """Refuse a folder that another process is writing. Windows has none and goes without."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{what} is being written by another process") from error
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file by JSON: whoever reads it sees the old one or the new one, whole."""
+    draft = file.with_name(f".{file.name}.draft")
+    draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    sync(draft)
+    draft.replace(file)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder to the disk. Windows needs it open for writing and goes without."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

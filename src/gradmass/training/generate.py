@@ -1,0 +1,242 @@
+"""Answers of a model on this machine, each fixed by the seed, the problem and the sample's number.
+
+The random numbers of a sample are its own stream, whatever else is asked. Its logits may still
+differ in the last bits with the batch it is computed in, as for any batched model; so batches are
+put together from all questions in order, also from those answered before an interruption, and a
+resumed evaluation computes what an uninterrupted one would.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from gradmass.evaluation.answers import Answer, Question, Sampling, stream_key
+from gradmass.training.rollout import Decoder, encode_prompts, pick
+from gradmass.types import UsageError
+
+TOKENS_AT_ONCE = {"cpu": 8_192, "cuda": 65_536}
+"""Prompt and answer tokens in a batch: enough to be busy, and a cache that most machines can hold
+(8 GB for 65,536 tokens of an 8B Llama)."""
+
+
+def draws(seed: int, problem_id: str, sample: int, num_tokens: int) -> np.ndarray:
+    """Numbers uniform in [0, 1) for the tokens of one sample.
+
+    A stretch of a counter-based generator (Philox) whose key is the seed and the problem, and whose
+    counter starts at the sample: no other sample, split, order or limit moves them, and a longer
+    limit leaves the first ones as they are.
+    """
+    generator = np.random.Philox(key=stream_key(seed, problem_id), counter=[0, sample, 0, 0])
+    return np.random.Generator(generator).random(num_tokens)
+
+
+def default_batch_size(model: PreTrainedModel, longest_prompt: int, max_new_tokens: int) -> int:
+    """Answers in a batch so that it holds ``TOKENS_AT_ONCE`` on the model's device."""
+    tokens = TOKENS_AT_ONCE["cpu" if model.device.type == "cpu" else "cuda"]
+    return max(1, tokens // (longest_prompt + max_new_tokens))
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """All tokens that end an answer: the tokenizer's, and those of the generation config.
+
+    Chat models list several: one ends a turn, another a text.
+    """
+    listed = model.generation_config.eos_token_id if model.generation_config else None
+    if listed is None:
+        listed = []
+    return frozenset({tokenizer.eos_token_id, *([listed] if isinstance(listed, int) else listed)})
+
+
+class LocalEngine:
+    """A model in this process.
+
+    Args:
+        model: The model, on its device.
+        tokenizer: Its tokenizer.
+        sampling: How answers are drawn.
+        batch_size: Answers computed at once, at least 1.
+        render: Makes the text that the model reads of a problem's prompt.
+        ends: Tokens that end an answer; the tokenizer's end token if not given.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        sampling: Sampling,
+        *,
+        batch_size: int,
+        render: Callable[[str], str] = str,
+        ends: frozenset[int] | None = None,
+    ) -> None:
+        self._model, self._tokenizer, self._sampling = model, tokenizer, sampling
+        self._batch_size, self._render = batch_size, render
+        self._ends = frozenset({tokenizer.eos_token_id}) if ends is None else ends
+
+    def answers(
+        self,
+        questions: Iterable[Question],
+        is_done: Callable[[Question], bool],
+        keep: Callable[[Answer], None],
+    ) -> Iterator[list[Answer]]:
+        """Yield the answers of a batch after the other (see ``Engine``)."""
+        questions = iter(questions)
+        while batch := list(islice(questions, self._batch_size)):
+            missing = [not is_done(question) for question in batch]
+            if not any(missing):
+                continue
+            pairs = zip(self._generate(batch), missing, strict=True)
+            answers = [answer for answer, is_missing in pairs if is_missing]
+            for answer in answers:
+                keep(answer)
+            yield answers
+
+    @torch.inference_mode()
+    def _generate(self, batch: Sequence[Question]) -> list[Answer]:
+        sampling, tokenizer, device = self._sampling, self._tokenizer, self._model.device
+        prompts = list(dict.fromkeys(self._render(q.problem.prompt) for q in batch))
+        row_of = {prompt: row for row, prompt in enumerate(prompts)}
+        row_B = torch.tensor([row_of[self._render(q.problem.prompt)] for q in batch], device=device)
+        draws_BT = torch.as_tensor(
+            np.stack(
+                [
+                    draws(sampling.seed, q.problem.id, q.sample, sampling.max_new_tokens)
+                    for q in batch
+                ]
+            ),
+            device=device,
+        )
+        stops = _Stops(tokenizer, sampling.stop)
+        ends = torch.tensor(sorted(self._ends), device=device)
+        is_ended_B1 = torch.zeros((len(batch), 1), dtype=torch.bool, device=device)
+        tokens_BT: list[list[int]] = [[] for _ in batch]
+        try:
+            decoder = Decoder(self._model, *encode_prompts(tokenizer, prompts, device), row_B)
+            for t in range(sampling.max_new_tokens):
+                token_B1 = _draw(decoder.logits_BV, draws_BT[:, t : t + 1], sampling)
+                is_live_B1 = ~is_ended_B1
+                token_B1[is_ended_B1] = tokenizer.pad_token_id
+                is_ended_B1 = is_ended_B1 | torch.isin(token_B1, ends)
+                for b, token in enumerate(token_B1[:, 0].tolist()):
+                    if is_live_B1[b]:
+                        tokens_BT[b].append(token)
+                        if stops.is_reached(tokens_BT[b]):
+                            is_ended_B1[b] = True
+                if t + 1 == sampling.max_new_tokens or bool(is_ended_B1.all()):
+                    break
+                decoder.feed(token_B1, is_live_B1)
+        except torch.OutOfMemoryError as error:
+            raise UsageError(
+                f"not enough memory for {len(batch)} answers at once: give a smaller --batch-size"
+            ) from error
+        return [
+            self._answer(question, tokens, is_ended, stops)
+            for question, tokens, is_ended in zip(
+                batch, tokens_BT, is_ended_B1[:, 0].tolist(), strict=True
+            )
+        ]
+
+    def _answer(
+        self, question: Question, tokens: list[int], is_ended: bool, stops: "_Stops"
+    ) -> Answer:
+        """An answer's text; a special token other than the end token stays visible.
+
+        What is left without one could be right, though the model did not write it.
+        """
+        has_end = tokens[-1] in self._ends
+        text = stops.decode(tokens[:-1] if has_end else tokens)
+        return Answer(
+            problem_id=question.problem.id,
+            sample=question.sample,
+            completion=stops.cut(text),
+            is_truncated=not is_ended,
+            num_tokens=len(tokens),
+        )
+
+
+class _Stops:
+    """Texts that end an answer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
+        self._tokenizer, self._texts = tokenizer, texts
+        # A token is a byte at least, and a few more may not be characters of their own yet.
+        self._window = max((len(text.encode()) for text in texts), default=0) + 8
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text = self._tokenizer.decode(
+            tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text
+
+    def is_reached(self, tokens: Sequence[int]) -> bool:
+        """Whether the last tokens hold a stop text."""
+        if not self._texts:
+            return False
+        tail = self.decode(tokens[-self._window :])
+        return any(text in tail for text in self._texts)
+
+    def cut(self, text: str) -> str:
+        """What stands before the first stop text."""
+        places = [place for stop in self._texts if (place := text.find(stop)) >= 0]
+        return text[: min(places)] if places else text
+
+
+def _draw(logits_BV: Tensor, draws_B1: Tensor, sampling: Sampling) -> Tensor:
+    """A token for each row, by temperature and nucleus (top-p)."""
+    logits_BV = logits_BV.float()
+    if sampling.temperature not in (0, 1):
+        # From the largest down, so that no temperature overflows.
+        logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
+    probabilities_BV = logits_BV.log_softmax(-1).exp()
+    if sampling.temperature == 0:
+        pick(probabilities_BV, draws_B1)  # refuses a model that diverged
+        return logits_BV.argmax(-1, keepdim=True)
+    if sampling.top_p < 1:
+        sorted_BV, order_BV = probabilities_BV.sort(dim=-1, descending=True, stable=True)
+        before_BV = sorted_BV.double().cumsum(-1) - sorted_BV
+        outside_BV = torch.zeros_like(probabilities_BV, dtype=torch.bool)
+        outside_BV.scatter_(-1, order_BV, before_BV >= sampling.top_p)
+        probabilities_BV = probabilities_BV.masked_fill(outside_BV, 0.0)
+    return pick(probabilities_BV, draws_B1)
+
+
+def start_text(tokenizer: PreTrainedTokenizerFast) -> str:
+    """The token that the tokenizer puts before every text (Llama's, Gemma's), or nothing."""
+    with_specials = tokenizer("a")["input_ids"]
+    if tokenizer.bos_token is not None and with_specials[:1] == [tokenizer.bos_token_id]:
+        return str(tokenizer.bos_token)
+    return ""
+
+
+def chat_renderer(tokenizer: PreTrainedTokenizerFast, name: str) -> Callable[[str], str]:
+    """Render a prompt as a user's turn, with the start of the model's.
+
+    Args:
+        tokenizer: Whose chat template it is.
+        name: Of the model, for messages.
+
+    Raises:
+        UsageError: There is no chat template; on rendering, where the template fails.
+    """
+    if tokenizer.chat_template is None:
+        raise UsageError(f"the tokenizer of {name!r} has no chat template: use --prompt plain")
+    import jinja2
+
+    def render(prompt: str) -> str:
+        try:
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+            )
+        except jinja2.TemplateError as error:
+            raise UsageError(
+                f"the chat template of {name!r} fails on a user's message: {error}"
+            ) from error
+        assert isinstance(text, str)
+        return text
+
+    return render
