@@ -1,45 +1,83 @@
 """``gradmass eval``: how often, and in how many ways, does a model solve a task?"""
 
 import json
+import shlex
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from gradmass.commands.arguments import parse, split_recipe_flags
+from gradmass.commands.eval_model import Model, local_model, served_model
+from gradmass.commands.eval_progress import SamplingProgress
+from gradmass.commands.eval_table import notes, table
 from gradmass.config import Recipe
+from gradmass.evaluation import Answer, PromptFormat, Sampling, Tally, collect
+from gradmass.evaluation.identity import first_problems, problems_sha256
 from gradmass.record import Run
+from gradmass.record.environment import environment
+from gradmass.record.samples import SamplesWriter
 from gradmass.tables import from_tables, load_recipe, to_tables
-from gradmass.tasks import Task
+from gradmass.tasks import Problem, Task
 from gradmass.tasks.countdown import Countdown
 from gradmass.types import UsageError
+
+KS = (1, 10, 100)
+"""The k of pass@k that the paper reports."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Evaluate a model exactly and by sampling.
+    """Evaluate a model on a task: pass@k by sampling, and exactly where that can be done.
 
     A run is evaluated as its recipe says: its task, seed, limits and numbers of problems and
-    samples. --task NAME and --task.FIELD V, and the options below, say otherwise. Exact: the
-    probabilities of all right answers are summed, so pass@k has no sampling noise. Sampled: the
-    unbiased estimate, with its 95% interval for these fixed problems.
+    samples. --task NAME and --task.FIELD V, and the options below, say otherwise. Exact: where a
+    task lists all right answers, their probabilities are summed, so pass@k has no sampling noise.
+    Sampled: the unbiased estimate, with its 95% interval for these fixed problems.
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Folder in Hugging Face format, run directory, or name of a shipped checkpoint."""
-    num_problems: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Problems of each held-out split; the run's, else 200."""
+    """Folder in Hugging Face format, id on its hub (ORG/NAME), run directory, name of a shipped
+    checkpoint; with --endpoint, what the server calls the model."""
+    endpoint: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
+    """Ask an OpenAI-compatible server (vLLM, SGLang), such as http://localhost:8000/v1; its key is
+    taken from OPENAI_API_KEY."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder to keep all samples in; the same command continues a killed evaluation there, and a
+    larger --num-samples adds to it."""
+    split: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """Splits to ask; all that are not trained on, if not given."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Most problems of each split; the run's number, else 200 where right answers are listed, else
+    all."""
     num_samples: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Answers sampled for each problem, 0 for exact values only; the run's, else 100."""
+    k: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...")] = ()
+    """Numbers of tries to report pass@k for; 1, 10 and 100 as far as samples go, if not given."""
+    temperature: Annotated[float, tyro.conf.arg(metavar="FLOAT")] = 1.0
+    """Divides the logits; 0 takes the likeliest token."""
+    top_p: Annotated[float, tyro.conf.arg(metavar="FLOAT")] = 1.0
+    """Draw from the fewest tokens whose probabilities sum to at least this."""
     max_new_tokens: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Longest sampled answer in tokens, end token included; the run's, else 20."""
+    """Longest sampled answer in tokens, end token included; the run's, else 20 where right answers
+    are listed, else 4096. A longer answer is cut, counted apart, and not right."""
+    stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT ...")] = ()
+    """Texts before which an answer ends, beside the model's own end tokens."""
+    prompt: PromptFormat | None = None
+    """A prompt as a user's message in the chat template, or as plain text to continue. Chat where
+    the model has a template, and with --endpoint; plain for runs, which are trained so."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Seed of the sampled answers; the run's, else 0."""
+    batch_size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Answers computed at once on this machine; chosen by their length, if not given."""
+    concurrency: Annotated[int, tyro.conf.arg(metavar="INT")] = 32
+    """Requests under way at once with --endpoint."""
     json: bool = False
     """Print JSON."""
 
@@ -51,90 +89,207 @@ class Sections:
     task: Task = field(default_factory=Countdown)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What an evaluation asks: everything resolved, of whichever model."""
+
+    task: Task
+    problems: dict[str, tuple[Problem, ...]]
+    num_samples: int
+    sampling: Sampling
+    ks: tuple[int, ...]
+    lists_answers: bool
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     task_flags, rest = split_recipe_flags(Sections, argv)
     arguments = parse(Arguments, "eval", rest, Sections)
     folder = Path(arguments.model)
-    run = Run(folder) if (folder / "state.json").exists() else None
-    path = arguments.model if run is None else str(run.model_dir)
-    task, settings = _resolve(arguments, run, task_flags)
-    from gradmass.training.evaluate import check_answers, evaluate
-    from gradmass.training.model import check_fit, load_model
-
-    model, tokenizer = load_model(path)
-    results = []
-    with Console(stderr=True).status("") as status:
-        for split in task.splits[1:]:
-            problems = task.problems(split, settings["num_problems"])
-            prompts = [problem.prompt for problem in problems]
-            check_fit(model, tokenizer, prompts, settings["max_new_tokens"])
-            check_answers(tokenizer, task, problems)
-            num_samples = settings["num_samples"]
-            status.update(f"{split}: {len(problems)} problems, {num_samples} samples each")
-            started = time.monotonic()
-            measured, _ = evaluate(
-                model,
-                tokenizer,
-                task,
-                problems,
-                num_samples=num_samples,
-                max_new_tokens=settings["max_new_tokens"],
-                seed=settings["seed"],
-            )
-            results.append(
-                {
-                    "split": split,
-                    "num_problems": len(problems),
-                    "num_samples": num_samples,
-                    **measured,
-                    "time/eval_s": time.monotonic() - started,
-                }
-            )
-    if arguments.json:
-        what = {"model": arguments.model, "task": to_tables(task), **settings}
-        print(json.dumps({**what, "splits": results}))
+    has_run = arguments.endpoint is None and (folder / "state.json").exists()
+    run = Run(folder) if has_run else None
+    asked = _resolve(arguments, run, task_flags)
+    prompts = [problem.prompt for found in asked.problems.values() for problem in found]
+    if arguments.endpoint is not None:
+        model: Model = served_model(arguments, asked.sampling)
     else:
-        fields = ", ".join(f"{key} = {value}" for key, value in to_tables(task).items())
-        print(f"{fields}; seed {settings['seed']}\n")
-        Console().print(_table(results))
+        model = local_model(arguments, run, asked.sampling, prompts, is_exact=_is_exact(asked))
+    for note in [*model.notes, *_notes(arguments, asked)]:
+        print(f"gradmass: note: {note}", file=sys.stderr)
+    results = _evaluate(arguments, argv, asked, model)
+    if arguments.json:
+        print(json.dumps(results))
+    else:
+        fields = ", ".join(f"{key} = {value}" for key, value in results["task"].items())
+        print(f"{fields}; seed {asked.sampling.seed}\n")
+        Console().print(table(results["splits"]))
+        for line in notes(results):
+            print(line)
     return 0
 
 
-def _resolve(
-    arguments: Arguments, run: Run | None, task_flags: Sequence[str]
-) -> tuple[Task, dict[str, int]]:
-    """The task and the numbers to evaluate by: a run's own recipe, and what was said otherwise."""
-    settings = {"num_problems": 200, "num_samples": 100, "max_new_tokens": 20, "seed": 0}
-    stored = None
+def _resolve(arguments: Arguments, run: Run | None, task_flags: Sequence[str]) -> Asked:
+    """What to ask: a run's own recipe, and what was said otherwise."""
+    stored: dict[str, Any] | None = None
+    defaults: dict[str, Any] = {"num_samples": 100, "seed": 0}
     if run is not None:
         recipe = from_tables(Recipe, run.config["recipe"], str(run.path / "config.json"))
         stored = {"task": to_tables(recipe.task)}
-        settings = {
-            "num_problems": recipe.eval.num_problems,
+        defaults = {
+            "limit": recipe.eval.num_problems,
             "num_samples": recipe.eval.num_samples,
             "max_new_tokens": recipe.train.max_new_tokens,
             "seed": recipe.seed,
         }
-    for name, low in (("num_problems", 1), ("num_samples", 0), ("max_new_tokens", 1), ("seed", 0)):
-        given = getattr(arguments, name)
-        if given is not None and given < low:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least {low}, got {given}")
-        settings[name] = settings[name] if given is None else given
-    return load_recipe(Sections, None, task_flags, start=stored).task, settings
+    task = load_recipe(Sections, None, task_flags, start=stored).task
+    splits = arguments.split or task.splits[1:] or task.splits
+    lists_answers = task.solutions(first_problems(task, splits[0], 1)[0]) is not None
+    # A task that lists its right answers is generated, without end, and they are short.
+    small = {"limit": 200, "max_new_tokens": 20} if lists_answers else {}
+    defaults = {"limit": None, "max_new_tokens": 4096} | small | defaults
+    names = ("limit", "num_samples", "max_new_tokens", "seed")
+    given = {name: getattr(arguments, name) for name in names}
+    settings = {name: defaults[name] if given[name] is None else given[name] for name in names}
+    for name, low in (("num_samples", 0), ("max_new_tokens", 1), ("seed", 0)):
+        if settings[name] < low:
+            raise UsageError(
+                f"--{name.replace('_', '-')} must be at least {low}, got {settings[name]}"
+            )
+    num_samples = settings["num_samples"]
+    return Asked(
+        task=task,
+        problems={split: first_problems(task, split, settings["limit"]) for split in splits},
+        num_samples=num_samples,
+        sampling=Sampling(
+            temperature=arguments.temperature,
+            top_p=arguments.top_p,
+            max_new_tokens=settings["max_new_tokens"],
+            seed=settings["seed"],
+            stop=arguments.stop,
+        ),
+        ks=_ks(arguments.k, num_samples),
+        lists_answers=lists_answers and arguments.endpoint is None,
+    )
 
 
-def _table(results: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("split", "problems", "", "exact", "sampled [95%]", "samples", box=None)
-    for result in results:
-        first = (result["split"], str(result["num_problems"]))
-        keys = [key.removeprefix("sampled_") for key in result if "pass@" in key or "answer" in key]
-        for key in dict.fromkeys(key for key in keys if not key.endswith(("_low", "_high"))):
-            exact = f"{result[key]:.3f}" if key in result else ""
-            sampled, num_samples = "", ""
-            if f"sampled_{key}" in result:
-                value, low, high = (result[f"sampled_{key}{end}"] for end in ("", "_low", "_high"))
-                sampled, num_samples = f"{value:.3f} [{low:.3f}, {high:.3f}]", result["num_samples"]
-            table.add_row(*first, key, exact, sampled, str(num_samples))
-            first = ("", "")
-    return table
+def _ks(given: Sequence[int], num_samples: int) -> tuple[int, ...]:
+    for k in given:
+        if k < 1:
+            raise UsageError(f"--k must be at least 1, got {k}")
+        if 0 < num_samples < k:
+            raise UsageError(
+                f"pass@{k} needs at least {k} samples of each problem, --num-samples is "
+                f"{num_samples}: lower --k or draw more"
+            )
+    return tuple(sorted(set(given))) or KS
+
+
+def _is_exact(asked: Asked) -> bool:
+    """Whether pass@k is summed over right answers, beside sampling."""
+    return asked.lists_answers and asked.sampling.is_whole_distribution
+
+
+def _notes(arguments: Arguments, asked: Asked) -> list[str]:
+    found = []
+    if asked.sampling.temperature == 0 and asked.num_samples > 1:
+        found.append(
+            f"at temperature 0 the {asked.num_samples} samples of a problem are all alike: "
+            "pass@k is pass@1, and --num-samples 1 says as much"
+        )
+    if asked.lists_answers and not _is_exact(asked):
+        found.append("no exact values: they are those of temperature 1, top-p 1 and no stop text")
+    return found
+
+
+def _evaluate(
+    arguments: Arguments, argv: Sequence[str], asked: Asked, model: Model
+) -> dict[str, Any]:
+    """Sample, judge, and sum up every split."""
+    if not asked.num_samples and not _is_exact(asked):
+        raise UsageError(
+            f"task {asked.task.name!r} is evaluated by sampling here: --num-samples must be above 0"
+        )
+    if arguments.out is None and asked.num_samples and not asked.lists_answers:
+        raise UsageError(
+            "name a folder with --out: samples are kept there, and a killed evaluation continues"
+        )
+    tallies = {
+        split: Tally([problem.id for problem in problems], asked.num_samples)
+        for split, problems in asked.problems.items()
+    }
+    splits = []
+    with ExitStack() as stack:
+        writer = None
+        if arguments.out is not None:
+            writer = SamplesWriter.open(
+                arguments.out,
+                _config(asked, model),
+                environment(shlex.join(["gradmass", "eval", *argv])),
+                lambda row: tallies[row["split"]].add(row),
+            )
+            stack.callback(writer.close)
+        num_asked = sum(tally.num_asked for tally in tallies.values())
+        num_done = sum(tally.num_done for tally in tallies.values())
+        if num_done:
+            print(f"gradmass: note: {num_done} samples are there already", file=sys.stderr)
+        progress = stack.enter_context(SamplingProgress(num_asked, num_done))
+        for split, problems in asked.problems.items():
+            started = time.monotonic()
+            row: dict[str, Any] = {
+                "split": split,
+                "num_problems": len(problems),
+                "num_samples": asked.num_samples,
+            }
+            if _is_exact(asked):
+                row |= model.exact(asked.task, problems, asked.ks)
+            if asked.num_samples:
+                waiting = [] if writer is None else writer.waiting
+                collect(
+                    asked.task,
+                    split,
+                    problems,
+                    model.engine,
+                    tallies[split],
+                    folder=writer,
+                    waiting=[Answer.from_row(w) for w in waiting if w["split"] == split],
+                    on_samples=progress.add,
+                )
+                samples = tallies[split].summary(asked.ks)
+                row |= {f"sampled_{k}": samples.pop(k) for k in list(samples) if k[:5] == "pass@"}
+                row["samples"] = samples
+            row["time/eval_s"] = time.monotonic() - started
+            splits.append(row)
+        results = {**_what(asked, model), "k": list(asked.ks), "splits": splits}
+        if writer is not None:
+            writer.finish(results)
+    return results
+
+
+def _what(asked: Asked, model: Model) -> dict[str, Any]:
+    """What is asked, of whom, and how: the head of results and of the folder's config."""
+    sampling = asked.sampling
+    return {
+        "model": model.name,
+        "endpoint": model.endpoint,
+        "task": to_tables(asked.task),
+        "num_samples": asked.num_samples,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_new_tokens": sampling.max_new_tokens,
+        "stop": list(sampling.stop),
+        "prompt": model.prompt_format,
+        "seed": sampling.seed,
+    }
+
+
+def _config(asked: Asked, model: Model) -> dict[str, Any]:
+    """What decides the samples; a folder holds those of one such table."""
+    return {
+        **_what(asked, model),
+        "model_id": model.identity,
+        "batch_size": model.batch_size,
+        "problems": {
+            split: {"number": len(problems), "sha256": problems_sha256(problems)}
+            for split, problems in asked.problems.items()
+        },
+    }

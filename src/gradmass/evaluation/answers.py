@@ -1,7 +1,7 @@
 """What is asked of a model and what comes back, whoever runs the model."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -85,7 +85,8 @@ class Answer:
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> "Answer":
         """Invert ``row``."""
-        return cls(**{name: row.get(name) for name in cls.__slots__})
+        fields: dict[str, Any] = {name: row.get(name) for name in cls.__slots__}
+        return cls(**fields)
 
     def row(self) -> dict[str, Any]:
         """The fields for a record; what is None by default is left out."""
@@ -102,7 +103,7 @@ class Engine(Protocol):
         questions: Iterable[Question],
         is_done: Callable[[Question], bool],
         keep: Callable[[Answer], None],
-    ) -> Iterator[list[Answer]]:
+    ) -> Generator[list[Answer], None, None]:
         """Yield answers as they come, some at a time, each question's once.
 
         Args:

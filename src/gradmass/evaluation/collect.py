@@ -1,6 +1,7 @@
 """The loop of an evaluation: ask, keep, judge, write, count."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
 from gradmass.evaluation.answers import Answer, Engine, Question
@@ -67,8 +68,11 @@ def collect(
     if waiting:
         finish(waiting)
     if tally.num_done < tally.num_asked:
-        for answers in engine.answers(_questions(problems, tally), tally.is_done, keep):
-            finish(answers)
+        questions = _questions(problems, tally)
+        # Closed also where the verifier fails: no more is asked then.
+        with closing(engine.answers(questions, tally.is_done, keep)) as stream:
+            for answers in stream:
+                finish(answers)
 
 
 def _questions(problems: Sequence[Problem], tally: Tally) -> Iterator[Question]:

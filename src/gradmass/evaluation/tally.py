@@ -87,9 +87,21 @@ class Tally:
             "num_truncated": self.num_truncated,
             "outcomes": dict(sorted(self.outcomes.items())),
         }
-        for k in ks:
-            if k <= summary["min_samples"]:
-                low, high = mean_interval_within(right_N, n_N, k, level=0.95)
-                value = float(pass_at_k(right_N, n_N, k).mean())
-                summary |= {f"pass@{k}": value, f"pass@{k}_low": low, f"pass@{k}_high": high}
-        return summary
+        return summary | pass_at_ks(right_N, n_N, ks)
+
+
+def pass_at_ks(
+    num_right_N: np.ndarray, num_samples_N: np.ndarray, ks: Sequence[int]
+) -> dict[str, float]:
+    """Unbiased pass@k with its 95% interval for these fixed problems, for each k it can tell.
+
+    >>> pass_at_ks(np.array([1, 1]), np.array([2, 2]), [1, 3])  # doctest: +ELLIPSIS
+    {'pass@1': 0.5, 'pass@1_low': 0.0100..., 'pass@1_high': 0.989...}
+    """
+    row: dict[str, float] = {}
+    for k in ks:
+        if k <= min(num_samples_N, default=0):
+            low, high = mean_interval_within(num_right_N, num_samples_N, k, level=0.95)
+            value = float(pass_at_k(num_right_N, num_samples_N, k).mean())
+            row |= {f"pass@{k}": value, f"pass@{k}_low": low, f"pass@{k}_high": high}
+    return row

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import Recipe
 from gradmass.evaluation import Sampling, Tally, collect
+from gradmass.evaluation.tally import pass_at_ks
 from gradmass.metrics.entropy import entropy_nats, num_effective
-from gradmass.metrics.intervals import mean_interval_within
-from gradmass.metrics.passk import pass_at_k, pass_at_k_from_probability
+from gradmass.metrics.passk import pass_at_k_from_probability
 from gradmass.record import RunWriter
 from gradmass.tasks import Problem, Task
 from gradmass.training.clock import Clock
@@ -92,11 +92,7 @@ def evaluate(
     exact = None
     if task.solutions(problems[0]) is not None:
         exact = evaluate_exactly(model, tokenizer, task, problems)
-        if exact.longest_answer > max_new_tokens:
-            raise UsageError(
-                f"max_new_tokens = {max_new_tokens} cuts right answers, which have up to "
-                f"{exact.longest_answer} tokens with the end token"
-            )
+        refuse_cut_answers(exact, max_new_tokens)
         row |= exact.summary()
     elif not num_samples:
         raise UsageError(
@@ -112,18 +108,36 @@ def evaluate(
     return row, exact
 
 
+def refuse_cut_answers(exact: ExactEvaluation, max_new_tokens: int) -> None:
+    """Refuse a limit on new tokens under which sampling misses what the exact values count."""
+    if exact.longest_answer > max_new_tokens:
+        raise UsageError(
+            f"max_new_tokens = {max_new_tokens} cuts right answers, which have up to "
+            f"{exact.longest_answer} tokens with the end token"
+        )
+
+
 @torch.inference_mode()
 def evaluate_exactly(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     task: Task,
     problems: Sequence[Problem],
+    *,
+    prompts: Sequence[str] | None = None,
 ) -> ExactEvaluation:
     """Sum the probabilities of all right answers of each problem, by teacher forcing.
 
     An answer's probability is that of its tokens and the end token. Where the tokenizer can spell
     an answer in several ways, its own spelling is counted, so the sum is a lower bound; character
     tokenizers have one.
+
+    Args:
+        model: The policy.
+        tokenizer: Its tokenizer.
+        task: What lists the right answers.
+        problems: What is asked.
+        prompts: What the model reads of each problem; the problems' own prompts if not given.
 
     Raises:
         UsageError: The task cannot list its right answers, or the policy gives a NaN.
@@ -132,7 +146,9 @@ def evaluate_exactly(
     if None in answers:
         raise UsageError(f"task {task.name!r} does not list its right answers")
     tokens = [_encode_answers(tokenizer, texts) for texts in answers]
-    logprobs = _answer_logprobs(model, tokenizer, problems, tokens)
+    if prompts is None:
+        prompts = [problem.prompt for problem in problems]
+    logprobs = _answer_logprobs(model, tokenizer, prompts, tokens)
     probabilities = [np.exp(np.asarray(logprob)) for logprob in logprobs]
     if any(np.isnan(p).any() for p in probabilities):
         raise UsageError(DIVERGED)
@@ -175,10 +191,10 @@ def check_answers(
 def _answer_logprobs(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    problems: Sequence[Problem],
+    prompts: Sequence[str],
     answers: Sequence[Sequence[list[int]]],
 ) -> list[list[float]]:
-    """Log-probability of each answer (its tokens) of each problem, in nats.
+    """Log-probability of each answer (its tokens) to each prompt, in nats.
 
     Each prompt is read once in a batch; its cache is repeated for each of its answers there.
     Answers are taken in order of length, so that little is padding.
@@ -195,7 +211,7 @@ def _answer_logprobs(
         longest = rows[min(start + TOKENS_AT_ONCE // rows[start][0], len(rows) - 1)][0]
         batch = rows[start : start + max(1, TOKENS_AT_ONCE // longest)]
         start += len(batch)
-        scores = _score_batch(model, tokenizer, problems, batch)
+        scores = _score_batch(model, tokenizer, prompts, batch)
         for (_, i, j, _), score in zip(batch, scores, strict=True):
             logprobs[i][j] = score
     return logprobs
@@ -213,14 +229,12 @@ def _encode_answers(
 def _score_batch(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    problems: Sequence[Problem],
+    prompts: Sequence[str],
     batch: Sequence[tuple[int, int, int, list[int]]],
 ) -> list[float]:
     """Log-probability of each answer in a batch of (length, problem, answer, tokens)."""
     which = sorted({i for _, i, _, _ in batch})
-    prompt_PT, mask_PT = encode_prompts(
-        tokenizer, [problems[i].prompt for i in which], model.device
-    )
+    prompt_PT, mask_PT = encode_prompts(tokenizer, [prompts[i] for i in which], model.device)
     position_of = {i: row for row, i in enumerate(which)}
     row_N = torch.tensor([position_of[i] for _, i, _, _ in batch], device=model.device)
     output = model(
@@ -297,15 +311,7 @@ class _Strict:
 
 def sampled_summary(num_right_N: np.ndarray, num_samples: int) -> dict[str, float]:
     """Unbiased pass@k with its 95% interval for these fixed problems, for each k it can tell."""
-    summary: dict[str, float] = {}
-    for k in KS:
-        if k <= num_samples:
-            value = pass_at_k(num_right_N, np.full_like(num_right_N, num_samples), k).mean()
-            low, high = mean_interval_within(
-                num_right_N, np.full_like(num_right_N, num_samples), k, level=0.95
-            )
-            summary |= {f"pass@{k}": float(value), f"pass@{k}_low": low, f"pass@{k}_high": high}
-    return summary
+    return pass_at_ks(num_right_N, np.full_like(num_right_N, num_samples), KS)
 
 
 class Evaluator:

@@ -6,7 +6,7 @@ put together from all questions in order, also from those answered before an int
 resumed evaluation computes what an uninterrupted one would.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -82,7 +82,7 @@ class LocalEngine:
         questions: Iterable[Question],
         is_done: Callable[[Question], bool],
         keep: Callable[[Answer], None],
-    ) -> Iterator[list[Answer]]:
+    ) -> Generator[list[Answer], None, None]:
         """Yield the answers of a batch after the other (see ``Engine``)."""
         questions = iter(questions)
         while batch := list(islice(questions, self._batch_size)):

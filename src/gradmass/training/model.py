@@ -1,5 +1,6 @@
 """Models and tokenizers: build a tiny one, load any causal LM in Hugging Face format."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -84,6 +85,28 @@ def resolve_model(path: str) -> str:
             f"nor a shipped checkpoint ({', '.join(names)})"
         )
     return path
+
+
+def find_model(name: str) -> str:
+    """The folder of a model: a folder, a shipped checkpoint, or ``ORG/NAME`` of the hub.
+
+    Raises:
+        UsageError: None of them; a model of the hub is not there, or the hub cannot be reached.
+    """
+    if Path(name).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return resolve_model(name)
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return huggingface_hub.snapshot_download(
+            name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"no model at {name!r}: no such folder, and the hub does not give it: {reason[:300]}"
+        ) from error
 
 
 def load_model(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
