@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"types"},
     "tables": {"types", "registry", "rewards", "tasks", "weights"},
     "config": {"types", "registry", "rewards", "tasks", "weights", "masses", "tables"},
+    "evaluation": {"types", "registry", "rewards", "tasks", "metrics"},
     "record": {"types", "config"},
     "training": {
         "types",
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metrics",
         "tables",
         "config",
+        "evaluation",
         "record",
     },
     "report": {"types", "metrics", "record"},
@@ -54,6 +56,7 @@ WITHOUT_TORCH = {
     "metrics",
     "tables",
     "config",
+    "evaluation",
 }
 HEAVY = {"torch", "transformers"}
 

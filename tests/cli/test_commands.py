@@ -343,13 +343,13 @@ def test_resume_accepts_the_same_recipe_and_notes_the_command(command, signal_at
 
 
 def measured(split):
-    """What eval says of a split besides its size and the time."""
-    other = ("split", "num_problems", "num_samples")
+    """What eval says of a split besides its size, what came of its samples, and the time."""
+    other = ("split", "num_problems", "num_samples", "samples")
     return {k: v for k, v in split.items() if k not in other and not k.startswith("time/")}
 
 
 def test_eval_agrees_with_the_start_of_a_run_from_the_same_checkpoint(command, run_dirs):
-    sizes = ["--num-problems=2", "--num-samples=2", "--max-new-tokens=20"]
+    sizes = ["--limit=2", "--num-samples=2", "--max-new-tokens=20"]
     out, err = command("eval", "countdown-tiny", *sizes, "--json")
     assert err == ""
     said = json.loads(out)
@@ -386,7 +386,7 @@ def test_eval_of_a_run_asks_what_the_run_asked(command):
 def test_eval_of_a_run_evaluates_its_last_checkpoint(command, run_dirs):
     run = Run(run_dirs / "grpo")
     for model in (run.path, run.model_dir):
-        out, _ = command("eval", str(model), "--num-problems=2", "--num-samples=0", "--json")
+        out, _ = command("eval", str(model), "--limit=2", "--num-samples=0", "--json")
         for split in json.loads(out)["splits"]:
             values = measured(split)
             assert "pass@1" in values
@@ -397,7 +397,7 @@ def test_eval_of_a_run_evaluates_its_last_checkpoint(command, run_dirs):
 
 
 def test_eval_prints_a_table(command):
-    sizes = ["--num-problems=2", "--num-samples=3", "--task.seed=5", "--seed=1"]
+    sizes = ["--limit=2", "--num-samples=3", "--task.seed=5", "--seed=1"]
     out, err = command("eval", "countdown-tiny", *sizes)
     assert err == ""
     words = out.split()
@@ -411,7 +411,7 @@ def test_eval_prints_a_table(command):
 
 def test_eval_of_another_seed_samples_other_answers(command):
     def sampled(*flags):
-        argv = ["eval", "countdown-tiny", "--num-problems=5", "--num-samples=9", "--json"]
+        argv = ["eval", "countdown-tiny", "--limit=5", "--num-samples=9", "--json"]
         splits = json.loads(command(*argv, *flags)[0])["splits"]
         return [split["sampled_pass@1"] for split in splits]
 
@@ -488,7 +488,7 @@ def test_sft_makes_a_checkpoint_that_train_and_eval_load(command):
     assert "test/pass@1 " in out
     config = json.loads(Path("start/config.json").read_text())
     assert (config["hidden_size"], config["num_hidden_layers"]) == (16, 1)
-    said = command("eval", "start", "--num-problems=1", "--num-samples=0", "--json")[0]
+    said = command("eval", "start", "--limit=1", "--num-samples=0", "--json")[0]
     assert 0 <= json.loads(said)["splits"][0]["pass@1"] < 0.01
     command("train", "demo", *TINY, "--train.steps=1", "--model.path=start", "--out", "run")
     with gzip.open("run/rollouts.jsonl.gz", "rt") as lines:

@@ -65,7 +65,7 @@ def served_model(arguments: "Arguments", sampling: Sampling) -> Model:
     engine = Endpoint(
         url=arguments.endpoint,
         model=arguments.model,
-        prompt_format=arguments.prompt or "chat",
+        prompt_format="chat" if arguments.prompt == "auto" else arguments.prompt,
         sampling=sampling,
         concurrency=arguments.concurrency,
     )
@@ -109,10 +109,13 @@ def local_model(
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     render: Callable[[str], str] = str
     # A run is asked as it was trained: bare prompts, ended by the tokenizer's own token.
-    prompt_format, ends = arguments.prompt or "plain", None
+    prompt_format: PromptFormat = "plain"
+    if run is None and tokenizer.chat_template is not None:
+        prompt_format = "chat"
+    if arguments.prompt != "auto":
+        prompt_format = arguments.prompt
+    ends = None
     if run is None:
-        if arguments.prompt is None and tokenizer.chat_template is not None:
-            prompt_format = "chat"
         ends = generate.end_tokens(model, tokenizer)
         start = generate.start_text(tokenizer)
         render = start.__add__

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -18,7 +18,7 @@ from gradmass.commands.eval_model import Model, local_model, served_model
 from gradmass.commands.eval_progress import SamplingProgress
 from gradmass.commands.eval_table import notes, table
 from gradmass.config import Recipe
-from gradmass.evaluation import Answer, PromptFormat, Sampling, Tally, collect
+from gradmass.evaluation import Answer, Sampling, Tally, collect
 from gradmass.evaluation.identity import first_problems, problems_sha256
 from gradmass.record import Run
 from gradmass.record.environment import environment
@@ -69,9 +69,9 @@ class Arguments:
     are listed, else 4096. A longer answer is cut, counted apart, and not right."""
     stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT ...")] = ()
     """Texts before which an answer ends, beside the model's own end tokens."""
-    prompt: PromptFormat | None = None
-    """A prompt as a user's message in the chat template, or as plain text to continue. Chat where
-    the model has a template, and with --endpoint; plain for runs, which are trained so."""
+    prompt: Literal["auto", "chat", "plain"] = "auto"
+    """A prompt as a user's message in the chat template, or as plain text to continue; auto: chat
+    where the model has a template and with --endpoint, plain for runs, which are trained so."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Seed of the sampled answers; the run's, else 0."""
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None

@@ -190,8 +190,9 @@ def _draw(logits_BV: Tensor, draws_B1: Tensor, sampling: Sampling) -> Tensor:
     """A token for each row, by temperature and nucleus (top-p)."""
     logits_BV = logits_BV.float()
     if sampling.temperature not in (0, 1):
-        # From the largest down, so that no temperature overflows.
-        logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
+        # From the largest down, and in float64, so that no temperature over- or underflows.
+        below_BV = logits_BV.double() - logits_BV.amax(-1, keepdim=True)
+        logits_BV = below_BV / sampling.temperature
     probabilities_BV = logits_BV.log_softmax(-1).exp()
     if sampling.temperature == 0:
         pick(probabilities_BV, draws_B1)  # refuses a model that diverged
