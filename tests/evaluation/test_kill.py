@@ -15,15 +15,28 @@ NUM_KILLS = 10
 LAUNCHER = '''
 """Runs evaluations in children of a process that has imported everything, and kills them."""
 import json, os, signal, sys, time
-import torch
-torch.set_num_threads(1)
-import gradmass.training.evaluate, gradmass.training.generate, gradmass.evaluation.endpoint
+argv, delays = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+if "--endpoint" in argv:
+    import gradmass.evaluation.endpoint
+else:
+    import torch, gradmass.training.evaluate
+    torch.set_num_threads(1)
 from gradmass.cli import main
 
-argv, delays = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-statuses, seconds = [], []
+statuses = []
+file = argv[argv.index("--out") + 1] + "/samples.jsonl.gz"
+
+
+def is_alive(child):
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def size():
+    return os.path.getsize(file) if os.path.exists(file) else 0
+
+
 for delay in [*delays, None]:
-    started = time.monotonic()
+    before = size()
     child = os.fork()
     if child == 0:
         os.dup2(os.open("err", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
@@ -34,17 +47,19 @@ for delay in [*delays, None]:
             os._exit(ended.code)
         os._exit(99)
     if delay is not None:
+        # Two of ten die as they start; the others some time after their first new samples.
+        while len(statuses) % 5 and size() == before and is_alive(child):
+            time.sleep(0.002)
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    seconds.append(time.monotonic() - started)
     statuses.append(os.waitstatus_to_exitcode(status))
-print(json.dumps([statuses, seconds]))
+print(json.dumps(statuses))
 '''
 
 
 def run(argv, delays=()):
-    """Exit codes and seconds of an evaluation that is killed after each delay, then left alone."""
+    """Exit codes of an evaluation that is killed after each delay, then left alone."""
     argv = [str(argument) for argument in argv]
     ended = subprocess.run(
         [sys.executable, "-c", LAUNCHER, json.dumps(argv), json.dumps(list(delays))],
@@ -67,20 +82,19 @@ def results(folder):
     return content
 
 
-def test_a_local_evaluation_killed_ten_times_equals_an_uninterrupted_one(sums):
-    argv = ["eval", "countdown-tiny", "--task", sums, "--task.number", 25, "--num-samples", 60]
-    argv += ["--max-new-tokens", 20, "--batch-size", 7, "--k", 1, 10, 60, "--seed", 3]
-    _, (seconds,) = run([*argv, "--out", "whole"])
+def test_a_local_evaluation_killed_ten_times_equals_an_uninterrupted_one(command, sums):
+    argv = ["eval", "countdown-tiny", "--task", sums, "--task.number", 15, "--num-samples", 24]
+    argv += ["--max-new-tokens", 20, "--batch-size", 5, "--k", 1, 10, 24, "--seed", 3]
+    command(*argv, "--out", "whole")
     generator = random.Random(0)
-    delays = [generator.uniform(0.02, 2 * seconds / NUM_KILLS) for _ in range(NUM_KILLS)]
-    codes, _ = run([*argv, "--out", "killed"], delays)
+    codes = run([*argv, "--out", "killed"], [generator.uniform(0, 0.1) for _ in range(NUM_KILLS)])
     assert codes[-1] == 0, Path("err").read_text()
     assert codes[:NUM_KILLS].count(-9) >= 8, codes
-    assert "samples are there already" in Path("err").read_text()
+    assert Path("err").read_text().count("samples are there already") >= 5
     assert samples("killed") == samples("whole")
-    assert len(samples("whole")) == 1500
+    assert len(samples("whole")) == 360
     assert results("killed") == results("whole")
-    assert len({row["completion"] for row in samples("whole")}) > 300
+    assert len({row["completion"] for row in samples("whole")}) > 100
 
 
 def test_a_server_is_asked_no_sample_twice_after_a_kill(serve, sums):
@@ -95,7 +109,7 @@ def test_a_server_is_asked_no_sample_twice_after_a_kill(serve, sums):
     stub = serve(write)
     argv = ["eval", "m", "--endpoint", stub.url, "--task", sums, "--task.number", number]
     argv += ["--num-samples", num_samples, "--concurrency", concurrency, "--k", 1, "--out", "out"]
-    codes, _ = run(argv, [0.5, 0.4, 0.6])
+    codes = run(argv, [0.5, 0.1, 0.2])
     assert codes[-1] == 0, Path("err").read_text()
     assert -9 in codes
     rows = {(row["problem_id"], row["sample"]): row for row in samples("out")}
