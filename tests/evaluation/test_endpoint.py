@@ -142,6 +142,7 @@ def test_every_kind_of_fault_is_met(serve):
     )  # fmt: skip
     warm, question = (Question(Problem(name, name, None), 0) for name in ("warm", "asked"))
     (first,) = ask(engine, [warm])
+    time.sleep(0.15)  # as old as a response has to be to be given again
     stub.faults = lambda prompt, seed, number: FAULTS[number] if number < len(FAULTS) else None
     (answer,) = ask(engine, [question])
     assert first.completion == str(request_seed(0, "warm", 0))

@@ -190,6 +190,18 @@ def test_a_verifier_that_returns_no_verdict_is_one_line():
         judge_answers(Bare(), [Problem("a", "", "")], [answer("a", "")])
 
 
+def test_a_verifier_that_returns_too_few_verdicts_is_one_line():
+    class Short(Echo):
+        name = "short"
+
+        def verify_batch(self, problems, completions):
+            return super().verify_batch(problems, completions)[1:]
+
+    problems, answers = [Problem(x, "", x) for x in "ab"], [answer("a", "a"), answer("b", "b")]
+    with pytest.raises(UsageError, match="must return a verdict for each of 2 answers, got 1"):
+        judge_answers(Short(), problems, answers)
+
+
 # Which problems, which model
 
 

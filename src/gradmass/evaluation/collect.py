@@ -5,13 +5,10 @@ from contextlib import closing
 from typing import Any, Protocol
 
 from gradmass.evaluation.answers import Answer, Engine, Question
+from gradmass.evaluation.judge import judge
 from gradmass.evaluation.tally import Tally
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem, Task
-from gradmass.types import UsageError
-
-CUT = "cut at max_new_tokens"
-"""Why a truncated answer is unparsed, whatever it says: it did not end."""
 
 
 class Folder(Protocol):
@@ -84,26 +81,17 @@ def _questions(problems: Sequence[Problem], tally: Tally) -> Iterator[Question]:
 def judge_answers(
     task: Task, problems: Sequence[Problem], answers: Sequence[Answer]
 ) -> list[Verdict]:
-    """A verdict for each answer, in order.
-
-    A truncated answer is unparsed and not shown to the verifier; one that the machinery kept back
-    is an error.
+    """A verdict for each answer, in order; one that the machinery kept back is an error.
 
     Raises:
-        UsageError: ``verify`` returned something else than a verdict.
+        UsageError: The task returned something else than a verdict for each.
     """
-    verdicts = []
-    for problem, answer in zip(problems, answers, strict=True):
-        if answer.failure is not None:
-            verdict = Verdict(Outcome.ERROR, answer.failure)
-        elif answer.is_truncated:
-            verdict = Verdict(Outcome.UNPARSED, CUT)
-        else:
-            verdict = task.verify(problem, answer.completion)
-        if not isinstance(verdict, Verdict):
-            raise UsageError(f"verify of task {task.name!r} must return a Verdict, got {verdict!r}")
-        verdicts.append(verdict)
-    return verdicts
+    is_whole = [not answer.is_truncated and answer.failure is None for answer in answers]
+    verdicts = judge(task, problems, [answer.completion for answer in answers], is_whole)
+    return [
+        verdict if answer.failure is None else Verdict(Outcome.ERROR, answer.failure)
+        for answer, verdict in zip(answers, verdicts, strict=True)
+    ]
 
 
 def sample_row(split: str, answer: Answer, verdict: Verdict) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import LossConfig, OptimConfig, Recipe
+from gradmass.evaluation.judge import judge
 from gradmass.metrics.mass import gradient_mass, group_shares
 from gradmass.record import RunWriter
 from gradmass.rewards import Outcome, Verdict
@@ -27,7 +28,6 @@ from gradmass.tasks import Problem
 from gradmass.training.clock import Clock
 from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
-from gradmass.training.judge import judge
 from gradmass.training.loss import policy_loss
 from gradmass.training.model import check_fit, load_model, save_model
 from gradmass.training.rollout import (
