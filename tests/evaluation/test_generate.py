@@ -143,7 +143,7 @@ def test_no_batch_is_larger_than_asked_whatever_the_number_of_samples(shipped, h
 
 
 def test_the_default_batch_holds_a_fixed_number_of_tokens(shipped):
-    assert generate.default_batch_size(shipped[0], 12, 20) == 256
+    assert generate.default_batch_size(shipped[0], 12, 20) == 512
     assert generate.default_batch_size(shipped[0], 5_000, 32_768) == 1
 
 

@@ -94,7 +94,7 @@ def test_answers_without_a_verdict_are_kept_and_only_those(tmp_path):
     [
         ({"seed": 1}, "holds an evaluation with seed = 0, here it is 1; name another folder"),
         ({"model_id": "2"}, "holds an evaluation with model_id = '1', here it is '2'; name"),
-        ({"task": {"type": "aime"}}, "with task = {'type': 'countdown'}, here it is {'type': 'ai"),
+        ({"task": {"type": "aime"}}, "with task.type = 'countdown', here it is 'aime'; name"),
         ({"new": 3}, "with new = None, here it is 3"),
         ({"num_samples": 3}, "with 4 samples of each problem; num_samples = 3 would leave some"),
     ],

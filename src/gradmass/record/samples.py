@@ -184,8 +184,9 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _check_same(path: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Refuse to continue an evaluation by another one."""
-    for key in sorted({*stored, *config} - {GROWS, *MAY_CHANGE}):
-        old, new = stored.get(key), config.get(key)
+    was, now = _flat(stored), _flat(config)
+    for key in sorted({*was, *now} - {GROWS, *MAY_CHANGE}):
+        old, new = was.get(key), now.get(key)
         if old != new:
             raise UsageError(
                 f"{path} holds an evaluation with {key} = {_short(old)}, here it is {_short(new)}; "
@@ -196,6 +197,14 @@ def _check_same(path: Path, stored: Mapping[str, Any], config: Mapping[str, Any]
             f"{path} holds an evaluation with {stored[GROWS]} samples of each problem; "
             f"num_samples = {config[GROWS]} would leave some out: ask as many or more"
         )
+
+
+def _flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Nested tables under dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{place}{key}.") if isinstance(value, dict) else {place + key: value}
+    return flat
 
 
 def _short(value: object) -> str:

@@ -7,6 +7,7 @@ resumed evaluation computes what an uninterrupted one would.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -18,7 +19,7 @@ from gradmass.evaluation.answers import Answer, Question, Sampling, stream_key
 from gradmass.training.rollout import Decoder, encode_prompts, pick
 from gradmass.types import UsageError
 
-TOKENS_AT_ONCE = {"cpu": 8_192, "cuda": 65_536}
+TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 65_536}
 """Prompt and answer tokens in a batch: enough to be busy, and a cache that most machines can hold
 (8 GB for 65,536 tokens of an 8B Llama)."""
 
@@ -76,6 +77,7 @@ class LocalEngine:
         self._model, self._tokenizer, self._sampling = model, tokenizer, sampling
         self._batch_size, self._render = batch_size, render
         self._ends = frozenset({tokenizer.eos_token_id}) if ends is None else ends
+        self._stops = _Stops(sampling.stop)
 
     def answers(
         self,
@@ -97,92 +99,106 @@ class LocalEngine:
 
     @torch.inference_mode()
     def _generate(self, batch: Sequence[Question]) -> list[Answer]:
-        sampling, tokenizer, device = self._sampling, self._tokenizer, self._model.device
-        prompts = list(dict.fromkeys(self._render(q.problem.prompt) for q in batch))
+        """Answers of a batch, which is computed as a whole."""
+        sampling, device = self._sampling, self._model.device
+        texts = [self._render(question.problem.prompt) for question in batch]
+        prompts = list(dict.fromkeys(texts))
         row_of = {prompt: row for row, prompt in enumerate(prompts)}
-        row_B = torch.tensor([row_of[self._render(q.problem.prompt)] for q in batch], device=device)
-        draws_BT = torch.as_tensor(
-            np.stack(
-                [
-                    draws(sampling.seed, q.problem.id, q.sample, sampling.max_new_tokens)
-                    for q in batch
-                ]
-            ),
-            device=device,
-        )
-        stops = _Stops(tokenizer, sampling.stop)
-        ends = torch.tensor(sorted(self._ends), device=device)
-        is_ended_B1 = torch.zeros((len(batch), 1), dtype=torch.bool, device=device)
-        tokens_BT: list[list[int]] = [[] for _ in batch]
+        row_B = torch.tensor([row_of[text] for text in texts], device=device)
+        rows = [
+            draws(sampling.seed, question.problem.id, question.sample, sampling.max_new_tokens)
+            for question in batch
+        ]
+        draws_BT = torch.as_tensor(np.stack(rows), device=device)
         try:
-            decoder = Decoder(self._model, *encode_prompts(tokenizer, prompts, device), row_B)
-            for t in range(sampling.max_new_tokens):
-                token_B1 = _draw(decoder.logits_BV, draws_BT[:, t : t + 1], sampling)
-                is_live_B1 = ~is_ended_B1
-                token_B1[is_ended_B1] = tokenizer.pad_token_id
-                is_ended_B1 = is_ended_B1 | torch.isin(token_B1, ends)
-                for b, token in enumerate(token_B1[:, 0].tolist()):
-                    if is_live_B1[b]:
-                        tokens_BT[b].append(token)
-                        if stops.is_reached(tokens_BT[b]):
-                            is_ended_B1[b] = True
-                if t + 1 == sampling.max_new_tokens or bool(is_ended_B1.all()):
-                    break
-                decoder.feed(token_B1, is_live_B1)
+            decoder = Decoder(self._model, *encode_prompts(self._tokenizer, prompts, device), row_B)
+            tokens_BT, length_B, is_ended_B = self._write(decoder, draws_BT)
         except torch.OutOfMemoryError as error:
             raise UsageError(
                 f"not enough memory for {len(batch)} answers at once: give a smaller --batch-size"
             ) from error
+        answers_BT = [
+            row[:length] for row, length in zip(tokens_BT.tolist(), length_B.tolist(), strict=True)
+        ]
         return [
-            self._answer(question, tokens, is_ended, stops)
-            for question, tokens, is_ended in zip(
-                batch, tokens_BT, is_ended_B1[:, 0].tolist(), strict=True
+            Answer(
+                problem_id=question.problem.id,
+                sample=question.sample,
+                completion=self._stops.cut(text),
+                is_truncated=not is_ended,
+                num_tokens=len(tokens),
+            )
+            for question, text, tokens, is_ended in zip(
+                batch, self._decode(answers_BT), answers_BT, is_ended_B.tolist(), strict=True
             )
         ]
 
-    def _answer(
-        self, question: Question, tokens: list[int], is_ended: bool, stops: "_Stops"
-    ) -> Answer:
-        """An answer's text; a special token other than the end token stays visible.
+    def _write(self, decoder: Decoder, draws_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens of the answers, padded; how many are each one's; and whether it ended."""
+        ends = torch.tensor(sorted(self._ends), device=draws_BT.device)
+        is_live_B1 = torch.ones_like(draws_BT[:, :1], dtype=torch.bool)
+        columns: list[Tensor] = []
+        length_B = torch.zeros_like(is_live_B1[:, 0], dtype=torch.long)
+        for t in range(draws_BT.shape[1]):
+            token_B1 = _draw(decoder.logits_BV, draws_BT[:, t : t + 1], self._sampling)
+            token_B1[~is_live_B1] = self._tokenizer.pad_token_id
+            columns.append(token_B1)
+            length_B += is_live_B1[:, 0]
+            was_live_B1 = is_live_B1
+            is_live_B1 = is_live_B1 & ~torch.isin(token_B1, ends)
+            if self._stops.texts:
+                tail_BT = torch.cat(columns[-self._stops.num_tokens :], dim=1)
+                is_live_B1 = is_live_B1 & ~self._is_stopped(tail_BT, is_live_B1)
+            if t + 1 == draws_BT.shape[1] or not bool(is_live_B1.any()):
+                break
+            decoder.feed(token_B1, was_live_B1)
+        return torch.cat(columns, dim=1), length_B, ~is_live_B1[:, 0]
+
+    def _is_stopped(self, tail_BT: Tensor, is_live_B1: Tensor) -> Tensor:
+        """Whether the last tokens of an answer hold a stop text; it ends there."""
+        live = is_live_B1[:, 0].nonzero()[:, 0].tolist()
+        tails = self._batch_decode([tail_BT[b].tolist() for b in live])
+        is_stopped_B1 = torch.zeros_like(is_live_B1)
+        for b, tail in zip(live, tails, strict=True):
+            is_stopped_B1[b] = self._stops.is_in(tail)
+        return is_stopped_B1
+
+    def _decode(self, answers: Sequence[list[int]]) -> list[str]:
+        """Texts without the end token; any other special token stays visible.
 
         What is left without one could be right, though the model did not write it.
         """
-        has_end = tokens[-1] in self._ends
-        text = stops.decode(tokens[:-1] if has_end else tokens)
-        return Answer(
-            problem_id=question.problem.id,
-            sample=question.sample,
-            completion=stops.cut(text),
-            is_truncated=not is_ended,
-            num_tokens=len(tokens),
+        return self._batch_decode(
+            [tokens[:-1] if tokens[-1] in self._ends else tokens for tokens in answers]
+        )
+
+    def _batch_decode(self, rows: Sequence[list[int]]) -> list[str]:
+        return self._tokenizer.batch_decode(
+            rows, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
 
+@dataclass(frozen=True)
 class _Stops:
     """Texts that end an answer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
-        self._tokenizer, self._texts = tokenizer, texts
-        # A token is a byte at least, and a few more may not be characters of their own yet.
-        self._window = max((len(text.encode()) for text in texts), default=0) + 8
+    texts: tuple[str, ...]
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        text = self._tokenizer.decode(
-            tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        assert isinstance(text, str)
-        return text
+    @property
+    def num_tokens(self) -> int:
+        """How many last tokens hold a stop text that has just been written.
 
-    def is_reached(self, tokens: Sequence[int]) -> bool:
-        """Whether the last tokens hold a stop text."""
-        if not self._texts:
-            return False
-        tail = self.decode(tokens[-self._window :])
-        return any(text in tail for text in self._texts)
+        A token is a byte at least, and a few more may not be characters of their own yet.
+        """
+        return max((len(text.encode()) for text in self.texts), default=0) + 8
+
+    def is_in(self, text: str) -> bool:
+        """Whether any stands in a text."""
+        return any(stop in text for stop in self.texts)
 
     def cut(self, text: str) -> str:
-        """What stands before the first stop text."""
-        places = [place for stop in self._texts if (place := text.find(stop)) >= 0]
+        """What stands before the first of them."""
+        places = [place for stop in self.texts if (place := text.find(stop)) >= 0]
         return text[: min(places)] if places else text
 
 
