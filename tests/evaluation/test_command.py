@@ -139,7 +139,12 @@ def test_answers_without_a_verdict_are_said_and_left_out(command, tmp_path, serv
     argv = ["eval", "m", "--endpoint", stub.url, "--task", sums, "--k", 1, 4, "--num-samples", 4]
     out, _ = command(*argv, "--out", "out")
     assert "test: 6 of 24 answers have no verdict and are left out; problems have 2 to 4" in out
-    assert "test: 1 problems have no scored sample and are left out" in out
+    assert "test: problems without a scored sample, which are left out: 1" in out
+    heading = out.splitlines()[0].replace(f"{tmp_path}/", "")
+    asked = "temperature 1, top-p 1, at most 4096 tokens, chat prompts, seed 0"
+    assert heading == f"m on sums.py:Sums; {asked}"
+    assert out.endswith("samples and results: out\n")
+    assert "exact" not in out
     assert "test: no pass@4: a problem has only 2 scored samples" in out
     split = json.loads(command(*argv, "--out", "out", "--json")[0])["splits"][0]
     assert split["sampled_pass@1"] == 1 / 5

@@ -1,14 +1,38 @@
 """What ``gradmass eval`` prints for people."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 from rich.table import Table
 
+from gradmass.tasks import TASKS
+
+
+def heading(results: Mapping[str, Any]) -> str:
+    """Of which model on which task the numbers are, and how answers were drawn."""
+    task = dict(results["task"])
+    name = task.pop("type")
+    defaults = {f.name: f.default for f in fields(TASKS[name]) if f.default is not MISSING}
+    own = [f"{key} = {value}" for key, value in task.items() if defaults.get(key) != value]
+    said = f"{name} ({', '.join(own)})" if own else name
+    return (
+        f"{results['model']} on {said}; temperature {results['temperature']:g}, top-p "
+        f"{results['top_p']:g}, at most {results['max_new_tokens']} tokens, {results['prompt']} "
+        f"prompts, seed {results['seed']}"
+    )
+
 
 def table(splits: Sequence[Mapping[str, Any]]) -> Table:
-    """Exact and sampled values of each split, a row each."""
-    table = Table("split", "problems", "", "exact", "sampled [95%]", "samples", box=None)
+    """Exact and sampled values of each split, a row each; columns that have any."""
+    kinds = {
+        "exact": any(key[:5] == "pass@" for split in splits for key in split),
+        "sampled [95%, these problems]": any(split["num_samples"] for split in splits),
+        "samples": any(split["num_samples"] for split in splits),
+    }
+    table = Table(
+        "split", "problems", "", *(k for k, is_there in kinds.items() if is_there), box=None
+    )
     for result in splits:
         first = (result["split"], str(result["num_problems"]))
         keys = [key.removeprefix("sampled_") for key in result if "pass@" in key or "answer" in key]
@@ -18,7 +42,8 @@ def table(splits: Sequence[Mapping[str, Any]]) -> Table:
             if f"sampled_{key}" in result:
                 value, low, high = (result[f"sampled_{key}{end}"] for end in ("", "_low", "_high"))
                 sampled, num_samples = f"{value:.3f} [{low:.3f}, {high:.3f}]", result["num_samples"]
-            table.add_row(*first, key, exact, sampled, str(num_samples))
+            cells = zip((exact, sampled, str(num_samples)), kinds.values(), strict=True)
+            table.add_row(*first, key, *(cell for cell, is_there in cells if is_there))
             first = ("", "")
     return table
 
@@ -43,7 +68,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
                 f"scored samples"
             )
         if without := split["num_problems"] - samples["num_scored_problems"]:
-            lines.append(f"{name}: {without} problems have no scored sample and are left out")
+            lines.append(f"{name}: problems without a scored sample, which are left out: {without}")
         for k in results["k"]:
             if f"sampled_pass@{k}" not in split and k <= split["num_samples"]:
                 lines.append(

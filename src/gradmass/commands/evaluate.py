@@ -16,7 +16,7 @@ from rich.console import Console
 from gradmass.commands.arguments import parse, split_recipe_flags
 from gradmass.commands.eval_model import Model, local_model, served_model
 from gradmass.commands.eval_progress import SamplingProgress
-from gradmass.commands.eval_table import notes, table
+from gradmass.commands.eval_table import heading, notes, table
 from gradmass.config import Recipe
 from gradmass.evaluation import Answer, Sampling, Tally, collect
 from gradmass.evaluation.identity import first_problems, problems_sha256
@@ -120,11 +120,12 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(results))
     else:
-        fields = ", ".join(f"{key} = {value}" for key, value in results["task"].items())
-        print(f"{fields}; seed {asked.sampling.seed}\n")
+        print(f"{heading(results)}\n")
         Console().print(table(results["splits"]))
         for line in notes(results):
             print(line)
+        if arguments.out is not None:
+            print(f"samples and results: {arguments.out}")
     return 0
 
 
