@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from gradmass.evaluation import Engine, PromptFormat, Sampling
 from gradmass.evaluation.identity import model_sha256
-from gradmass.record import Run
 from gradmass.record.samples import read_config
 from gradmass.tasks import Problem, Task
 from gradmass.types import UsageError
@@ -81,7 +80,7 @@ def served_model(arguments: "Arguments", sampling: Sampling) -> Model:
 
 def local_model(
     arguments: "Arguments",
-    run: Run | None,
+    run_model: Path | None,
     sampling: Sampling,
     prompts: Sequence[str],
     *,
@@ -104,18 +103,18 @@ def local_model(
         lost_characters,
     )
 
-    folder = str(run.model_dir) if run is not None else find_model(arguments.model)
+    folder = find_model(arguments.model) if run_model is None else str(run_model)
     model, tokenizer = load_model(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     render: Callable[[str], str] = str
     # A run is asked as it was trained: bare prompts, ended by the tokenizer's own token.
     prompt_format: PromptFormat = "plain"
-    if run is None and tokenizer.chat_template is not None:
+    if run_model is None and tokenizer.chat_template is not None:
         prompt_format = "chat"
     if arguments.prompt != "auto":
         prompt_format = arguments.prompt
     ends = None
-    if run is None:
+    if run_model is None:
         ends = generate.end_tokens(model, tokenizer)
         start = generate.start_text(tokenizer)
         render = start.__add__

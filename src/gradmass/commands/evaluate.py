@@ -108,12 +108,15 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(arguments.model)
     has_run = arguments.endpoint is None and (folder / "state.json").exists()
     run = Run(folder) if has_run else None
+    run_model = None if run is None else run.model_dir
     asked = _resolve(arguments, run, task_flags)
     prompts = [problem.prompt for found in asked.problems.values() for problem in found]
     if arguments.endpoint is not None:
         model: Model = served_model(arguments, asked.sampling)
     else:
-        model = local_model(arguments, run, asked.sampling, prompts, is_exact=_is_exact(asked))
+        model = local_model(
+            arguments, run_model, asked.sampling, prompts, is_exact=_is_exact(asked)
+        )
     for note in [*model.notes, *_notes(arguments, asked)]:
         print(f"gradmass: note: {note}", file=sys.stderr)
     results = _evaluate(arguments, argv, asked, model)
