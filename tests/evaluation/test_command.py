@@ -172,7 +172,14 @@ def test_a_verifier_that_fails_loses_no_answer(command, tmp_path, serve, sums):
     rows = samples("o")
     assert len(rows) == len({(r["problem_id"], r["sample"]) for r in rows}) == 18
     # What was under way when the verifier failed may have been asked for in vain.
-    assert sum(stub.asked.values()) <= 18 + (18 - num_kept)
+    num_asked = sum(stub.asked.values())
+    assert num_asked <= 18 + (18 - num_kept)
+    # A verifier that judges otherwise judges the answers that are there anew; none is asked for.
+    (tmp_path / "sums.py").write_text(good.replace("== problem.data", "== 1"))
+    ended = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True)
+    assert ended.stderr == "gradmass: note: 18 answers there are judged now\n"
+    assert [row["correct"] for row in samples("o")] == [True] * 18
+    assert sum(stub.asked.values()) == num_asked
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,35 @@ def test_answers_without_a_verdict_are_kept_and_only_those(tmp_path):
     assert json.loads((tmp_path / "e" / "results.json").read_text()) == {"schema": 1, "splits": []}
 
 
+def test_where_a_file_that_judges_has_changed_all_answers_wait_for_a_verdict(tmp_path):
+    old, new = CONFIG | {"files": {"/a.py": "1"}}, CONFIG | {"files": {"/a.py": "2"}}
+    writer, _ = opened(tmp_path / "e", old)
+    writer.keep(row("a", 0))
+    writer.write([{**row("a", 0), "correct": True}])
+    writer.keep(row("a", 1))
+    writer.close()
+    writer, rows = opened(tmp_path / "e", old | {"files": {"/a.py": "1", "/other.py": "3"}})
+    assert (len(rows), writer.waiting) == (1, [row("a", 1)])
+    writer.close()
+    # Killed before config.json says so, and started again.
+    for _ in range(2):
+        config = (tmp_path / "e" / "config.json").read_bytes()
+        writer, rows = opened(tmp_path / "e", new)
+        writer.close()
+        assert rows == stored(tmp_path / "e") == []
+        assert sorted((w["problem_id"], w["sample"]) for w in writer.waiting) == [
+            ("a", 0),
+            ("a", 1),
+        ]
+        (tmp_path / "e" / "config.json").write_bytes(config)
+    writer, _ = opened(tmp_path / "e", new)
+    writer.write([{**w, "correct": False} for w in writer.waiting])
+    writer.close()
+    writer, rows = opened(tmp_path / "e", new)
+    assert ([one["correct"] for one in rows], writer.waiting) == ([False, False], [])
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [

@@ -23,6 +23,7 @@ from gradmass.evaluation.identity import first_problems, problems_sha256
 from gradmass.record import Run
 from gradmass.record.environment import environment
 from gradmass.record.samples import SamplesWriter
+from gradmass.registry import user_files
 from gradmass.tables import from_tables, load_recipe, to_tables
 from gradmass.tasks import Problem, Task
 from gradmass.tasks.countdown import Countdown
@@ -236,6 +237,9 @@ def _evaluate(
         num_done = sum(tally.num_done for tally in tallies.values())
         if num_done:
             print(f"gradmass: note: {num_done} samples are there already", file=sys.stderr)
+        if writer is not None and writer.waiting:
+            num_waiting = len(writer.waiting)
+            print(f"gradmass: note: {num_waiting} answers there are judged now", file=sys.stderr)
         progress = stack.enter_context(SamplingProgress(num_asked, num_done))
         for split, problems in asked.problems.items():
             started = time.monotonic()
@@ -292,6 +296,7 @@ def _config(asked: Asked, model: Model) -> dict[str, Any]:
         **_what(asked, model),
         "model_id": model.identity,
         "batch_size": model.batch_size,
+        "files": user_files(),
         "problems": {
             split: {"number": len(problems), "sha256": problems_sha256(problems)}
             for split, problems in asked.problems.items()

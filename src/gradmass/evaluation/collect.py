@@ -10,6 +10,9 @@ from gradmass.evaluation.tally import Tally
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem, Task
 
+AT_ONCE = 1_000
+"""Answers of an earlier process that are judged together."""
+
 
 class Folder(Protocol):
     """Where samples are kept."""
@@ -62,8 +65,8 @@ def collect(
         if folder is not None:
             folder.keep({"split": split, **answer.row()})
 
-    if waiting:
-        finish(waiting)
+    for start in range(0, len(waiting), AT_ONCE):
+        finish(waiting[start : start + AT_ONCE])
     if tally.num_done < tally.num_asked:
         questions = _questions(problems, tally)
         # Closed also where the verifier fails: no more is asked then.

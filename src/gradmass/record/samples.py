@@ -8,7 +8,8 @@
 
 An answer is in ``waiting.jsonl`` from the moment it arrives until its row is in
 ``samples.jsonl.gz``, so whenever the process dies, what was answered is not asked again. Half a row
-or half a gzip member at the end of a file, which a kill may leave, is cut off on opening.
+or half a gzip member at the end of a file, which a kill may leave, is cut off on opening. Where a
+user's file that judges has changed, all samples become waiting answers and are judged anew.
 """
 
 import gzip
@@ -26,8 +27,9 @@ SCHEMA = 1
 """Version of the layout; a folder of another version is refused."""
 GROWS = "num_samples"
 """The one number of ``config.json`` that a continuation may raise."""
-MAY_CHANGE = ("model", "endpoint", "batch_size")
-"""Where a model is found and how it is run; what it is, is in the other keys."""
+MAY_CHANGE = ("model", "endpoint", "batch_size", "files")
+"""Where a model is found and how it is run (what it is, is in the other keys), and how answers are
+judged: SHA-256 of the user's files by their paths."""
 READ_BYTES = 1 << 20
 """How much of a compressed file is read at once."""
 
@@ -74,16 +76,22 @@ class SamplesWriter:
         """
         config = {"schema": SCHEMA, "kind": "evaluation", **config}
         try:
-            is_new = _is_free(path)
+            is_new, is_stale = _is_free(path), False
             if not is_new:
-                _check_same(path, read_config(path), config)
+                before = read_config(path)
+                _check_same(path, before, config)
+                files = config.get("files", {})
+                is_stale = any(
+                    files.get(file, digest) != digest
+                    for file, digest in before.get("files", {}).items()
+                )
             path.mkdir(parents=True, exist_ok=True)
             writer = cls(path)
         except OSError as error:
             raise UsageError(f"cannot write to output folder {path}: {error.strerror}") from error
         try:
             lock(writer._samples, f"evaluation {path}")
-            writer._recover(on_row)
+            writer._recover(on_row, is_stale)
             stored = None if is_new else json.loads((path / "env.json").read_text())
             write_json(path / "env.json", _env_with(stored, env))
             (path / "results.json").unlink(missing_ok=True)
@@ -123,7 +131,7 @@ class SamplesWriter:
         self._samples.close()
         self._waiting.close()
 
-    def _recover(self, on_row: Callable[[dict[str, Any]], None]) -> None:
+    def _recover(self, on_row: Callable[[dict[str, Any]], None], is_stale: bool) -> None:
         """Read what is there, and cut off what a kill left half-written."""
         self._waiting.seek(0)
         kept = [json.loads(line) for line in self._waiting.read().split(b"\n")[:-1]]
@@ -133,16 +141,20 @@ class SamplesWriter:
             whole = end
             for line in text.splitlines():
                 row = json.loads(line)
+                if is_stale:
+                    waiting[_key(row)] = row
+                    continue
                 # A kill between writing verdicts and emptying the file leaves answers that have
                 # theirs.
                 waiting.pop(_key(row), None)
                 on_row(row)
-        self._samples.truncate(whole)
         self.waiting = list(waiting.values())
         self._num_waiting = len(self.waiting)
         self._waiting.truncate(0)
         self._waiting.write(b"".join(json_line(row) for row in self.waiting))
         self._waiting.flush()
+        # Last: until then every answer is in one of the files, whenever the process dies.
+        self._samples.truncate(0 if is_stale else whole)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -184,8 +196,12 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _check_same(path: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Refuse to continue an evaluation by another one."""
-    was, now = _flat(stored), _flat(config)
-    for key in sorted({*was, *now} - {GROWS, *MAY_CHANGE}):
+    may_differ = (GROWS, *MAY_CHANGE)
+    was, now = (
+        _flat({key: value for key, value in table.items() if key not in may_differ})
+        for table in (stored, config)
+    )
+    for key in sorted({*was, *now}):
         old, new = was.get(key), now.get(key)
         if old != new:
             raise UsageError(
