@@ -18,7 +18,7 @@ check: $(INSTALLED) ## format, lint and types
 	$(BIN)/mypy
 
 test: $(INSTALLED) ## all tests but those of an engine, doctests included
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
 	$(BIN)/pytest tests/sandbox/test_attacks.py --attack-rounds 5

@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig
 
 from gradmass.tasks.countdown import Countdown
@@ -15,6 +16,9 @@ from gradmass.training.evaluate import evaluate_exactly
 from gradmass.training.model import load_model
 
 torch.set_num_threads(1)
+# No test is timed: on a busy machine an example may take long.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 os.chdir(Path(__file__).parents[1])  # golden/weight_fields.json names a file from here
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -253,7 +254,14 @@ def interpreter_for_others() -> str:
     return str(own) if is_open else "/usr/bin/python3"
 
 
-def test_an_ordinary_user_is_isolated_as_well(tmp_path):
+@pytest.fixture
+def open_folder():
+    """A folder that every user may read; pytest's own are closed."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def test_an_ordinary_user_is_isolated_as_well(open_folder):
     """Without root, the sandbox is made of user namespaces: same programs, same verdicts."""
     script = (
         "from gradmass.rewards.code import *\n"
@@ -266,12 +274,12 @@ def test_an_ordinary_user_is_isolated_as_well(tmp_path):
     environment = dict(os.environ)
     if os.geteuid() == 0:
         # Root's own interpreter may be out of reach for others: the system's is not.
-        source = tmp_path / "gradmass"
+        source = open_folder / "gradmass"
         subprocess.run(["cp", "-r", str(Path(code.__file__).parents[1]), source], check=True)
-        subprocess.run(["chmod", "-R", "a+rX", tmp_path.parents[1]], check=True)
+        subprocess.run(["chmod", "-R", "a+rX", open_folder], check=True)
         command = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
         command += [interpreter_for_others(), "-c", script]
-        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
+        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(open_folder)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/")
     assert done.stderr == ""
     assert [part.split(":")[0] for part in done.stdout.split("<Outcome.")[1:]] == ["RIGHT", "WRONG"]

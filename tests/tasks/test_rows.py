@@ -166,7 +166,11 @@ def test_a_hub_dataset_that_does_not_load_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 1000, mtime=0)[:-9], "cannot read .*a.jsonl.gz: "),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"q": 1}\n' * 1000, mtime=0)[:-9],
+            "cannot read .*a.jsonl.gz: ",
+        ),
         ("a.jsonl.gz", b"plain", "cannot read .*a.jsonl.gz: Not a gzipped file"),
         ("a.json", b"[1, ", "a.json: is no JSON"),
         ("a.parquet", b"no parquet", "cannot read .*a.parquet: "),
