@@ -14,7 +14,7 @@ import pytest
 
 from gradmass.rewards import code
 from gradmass.rewards.code import AssertTest, CallTest, CodeProblem, CodeVerifier, StdinTest
-from gradmass.rewards.sandbox import SandboxLost, bubblewrap
+from gradmass.rewards.sandbox import Code, Limits, SandboxLost, Worker, bubblewrap
 from gradmass.types import UsageError
 
 DOUBLE = CodeProblem((CallTest((1,), 2), CallTest((2,), 4), CallTest((3,), 6)), "f")
@@ -222,6 +222,15 @@ def test_machinery_that_fails_is_an_error_and_no_verdict_on_the_program(monkeypa
     assert [verdict.outcome for verdict in verdicts] == ["error", "right"]
     assert verdicts[0].detail == "sandbox: the disk is full"
     assert not verdicts[0].is_scorable
+
+
+def test_a_jail_that_cannot_be_made_is_an_error_and_the_next_can():
+    worker = Worker("bubblewrap", ())
+    with pytest.raises(SandboxLost, match="OverflowError"):
+        worker.run("script", Code("print(1)"), Limits(wall_s=1.0, memory_mb=2**60))
+    ended = worker.run("script", Code("print(1)"), Limits(wall_s=9.0, memory_mb=256))
+    worker.close()
+    assert (ended.code, ended.stdout) == (0, b"1\n")
 
 
 def test_closing_ends_what_runs_and_leaves_nothing():

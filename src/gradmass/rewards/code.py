@@ -40,7 +40,7 @@ NUM_TRIES = 2
 
 
 class CodeVerifier:
-    """Judges programs in a pool of sandboxes; several threads may use it at once.
+    r"""Judges programs in a pool of sandboxes; several threads may use it at once.
 
     A verdict is *right* if the program passes all tests; *unparsed* if the completion has no code
     block; *timeout* if a test takes longer than its limit; *error* if the sandbox failed, which
@@ -59,6 +59,16 @@ class CodeVerifier:
     Raises:
         UsageError: An argument is out of range; bubblewrap or a package is not installed; sandboxes
             do not start here.
+
+    >>> tests = [{"args": [1, 2], "expected": 3}, {"args": ["a", "b"], "expected": "ab"}]
+    >>> problem = CodeProblem.from_json({"tests": tests, "entry_point": "add"})
+    >>> with CodeVerifier(num_workers=1) as verifier:
+    ...     answers = [f"```python\ndef add(a, b): return {x}\n```" for x in ("a + b", "3")]
+    ...     verdicts = verifier.verify([problem, problem], answers)
+    >>> [str(verdict.outcome) for verdict in verdicts]
+    ['right', 'wrong']
+    >>> verdicts[1].detail
+    "test 2 of 2: returned 3, not 'ab'"
     """
 
     def __init__(

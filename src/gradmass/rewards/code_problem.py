@@ -1,6 +1,5 @@
 """Problems whose answer is a program, with the tests it has to pass."""
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from gradmass.rewards.outputs import Comparison
 from gradmass.rewards.sandbox.inside import plain
 from gradmass.types import UsageError
 
-MIN_MEMORY_MB = 64
+MIN_MEMORY_MB, MAX_MEMORY_MB = 64, 1 << 20
+MAX_TIME_S = 86400.0
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class CodeProblem:
         tests: At least one.
         entry_point: The function that is called, or the method of a class ``Solution``; None for
             programs that read and print.
-        time_limit_s: Seconds a test may take, 6 as in LiveCodeBench.
-        memory_mb: MiB of address space, interpreter included; at least 64.
+        time_limit_s: Seconds a test may take, 6 as in LiveCodeBench; at most a day.
+        memory_mb: MiB of address space, interpreter included; from 64 to 2**20.
         checker: Decides on outputs where several are right; what it raises means no.
         prelude: Code the problem gives (imports, helper functions): it runs before the program in
             its process, and before the assert-style tests in theirs.
@@ -98,10 +98,15 @@ class CodeProblem:
     def __post_init__(self) -> None:
         if not self.tests:
             raise UsageError("a problem without tests: every program would pass")
-        if not (math.isfinite(self.time_limit_s) and self.time_limit_s > 0):
-            raise UsageError(f"time_limit_s must be above 0, got {self.time_limit_s!r}")
-        if self.memory_mb < MIN_MEMORY_MB:
-            raise UsageError(f"memory_mb must be at least {MIN_MEMORY_MB}, got {self.memory_mb!r}")
+        if not 0 < self.time_limit_s <= MAX_TIME_S:
+            raise UsageError(
+                f"time_limit_s must be above 0 and at most {MAX_TIME_S:g}, a day; "
+                f"got {self.time_limit_s!r}"
+            )
+        if not MIN_MEMORY_MB <= self.memory_mb <= MAX_MEMORY_MB:
+            raise UsageError(
+                f"memory_mb must be from {MIN_MEMORY_MB} to {MAX_MEMORY_MB}, got {self.memory_mb!r}"
+            )
         for number, test in enumerate(self.tests, start=1):
             needs_name = isinstance(test, CallTest) or (
                 isinstance(test, AssertTest) and re.search(r"^def check\(", test.code, re.M)

@@ -83,7 +83,10 @@ class _Zygote:
                 sleeper = self._jail.enter_process_namespace()
             program = self._jail.fork()
             if program == 0:
-                self._become(job, fds, report, plan, folder or "/tmp")
+                try:
+                    self._become(job, fds, report, plan, folder or "/tmp")
+                finally:
+                    os._exit(SETUP_FAILED)  # never on with this function in a copy of the zygote
             forced = self._watch(program, started + job["wall_s"])
             if forced:
                 os.kill(sleeper or program, signal.SIGKILL)
@@ -101,13 +104,15 @@ class _Zygote:
                 os.close(fd)
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-        return {
+        reply = {
             "status": None if forced else os.waitstatus_to_exitcode(status),
             "forced": forced,
             "seconds": time.monotonic() - started,
             "cpu_s": usage.ru_utime + usage.ru_stime,
-            **(json.loads(said) if said else {}),
         }
+        for line in said.splitlines():
+            reply |= json.loads(line)
+        return reply
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -147,9 +152,9 @@ class _Zygote:
                 _report(report, refused=refused)
             os.chdir(folder)
             os.close(report)
-        except OSError as error:
-            _report(report, error=str(error))
-            os._exit(SETUP_FAILED)
+        except (OSError, ValueError, OverflowError, MemoryError) as error:
+            _report(report, error=f"{type(error).__name__}: {error}")
+            return
         status = 1
         try:
             gc.enable()
