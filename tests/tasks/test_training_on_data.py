@@ -5,9 +5,9 @@ import json
 import pytest
 
 from gradmass.cli import main
+from gradmass.evaluation.judge import judge
 from gradmass.record import Run
 from gradmass.tasks import TASKS
-from gradmass.training.judge import judge
 from gradmass.types import UsageError
 
 REWARD = """
