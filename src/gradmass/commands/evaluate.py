@@ -51,7 +51,7 @@ class Arguments:
     taken from OPENAI_API_KEY."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder to keep all samples in; the same command continues a killed evaluation there, and a
-    larger --num-samples adds to it."""
+    larger --num-samples adds to it. Not needed for runs, and where right answers are listed."""
     split: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Splits to ask; all that are not trained on, if not given."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
@@ -111,6 +111,14 @@ def main(argv: Sequence[str]) -> int:
     run = Run(folder) if has_run else None
     run_model = None if run is None else run.model_dir
     asked = _resolve(arguments, run, task_flags)
+    if not asked.num_samples and not _is_exact(asked):
+        raise UsageError(
+            f"task {asked.task.name!r} is evaluated by sampling here: --num-samples must be above 0"
+        )
+    if arguments.out is None and run is None and not asked.lists_answers:
+        raise UsageError(
+            "name a folder with --out: samples are kept there, and a killed evaluation continues"
+        )
     prompts = [problem.prompt for found in asked.problems.values() for problem in found]
     if arguments.endpoint is not None:
         model: Model = served_model(arguments, asked.sampling)
@@ -210,14 +218,6 @@ def _evaluate(
     arguments: Arguments, argv: Sequence[str], asked: Asked, model: Model
 ) -> dict[str, Any]:
     """Sample, judge, and sum up every split."""
-    if not asked.num_samples and not _is_exact(asked):
-        raise UsageError(
-            f"task {asked.task.name!r} is evaluated by sampling here: --num-samples must be above 0"
-        )
-    if arguments.out is None and asked.num_samples and not asked.lists_answers:
-        raise UsageError(
-            "name a folder with --out: samples are kept there, and a killed evaluation continues"
-        )
     tallies = {
         split: Tally([problem.id for problem in problems], asked.num_samples)
         for split, problems in asked.problems.items()
