@@ -27,9 +27,9 @@ def main() -> None:
     exact = evaluate_exactly(model, tokenizer, task, problems).summary()
     exact_s = time.perf_counter() - started
     started = time.perf_counter()
-    num_right_N = count_right(model, tokenizer, task, problems, 1000, 20, seed=0)
+    num_right_N, num_scorable_N = count_right(model, tokenizer, task, problems, 1000, 20, seed=0)
     sampled_s = time.perf_counter() - started
-    sampled = sampled_summary(num_right_N, 1000)
+    sampled = sampled_summary(num_right_N, num_scorable_N)
     num_answers = sum(len(task.solutions(problem)) for problem in problems)
     print(f"exact: {exact_s:.2f} s for 200 problems with {num_answers} right answers")
     print(

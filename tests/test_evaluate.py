@@ -220,7 +220,7 @@ def test_without_a_list_of_right_answers_sampling_stands_alone(shipped, few):
     settings = {"max_new_tokens": 20, "seed": 3}
     row, exact = evaluate.evaluate(*shipped, Open(), few, num_samples=12, **settings)
     assert exact is None
-    counts = count_right(*shipped, COUNTDOWN, few, 12, 20, 3)
+    counts, _ = count_right(*shipped, COUNTDOWN, few, 12, 20, 3)
     assert row["sampled_pass@1"] == pytest.approx(counts.mean() / 12)
     assert not any(key.startswith("pass@") for key in row)
     with pytest.raises(UsageError, match="num_samples must be above 0"):
@@ -264,7 +264,9 @@ def test_sampled_and_exact_pass_at_k_agree(shipped, held_out, shipped_evaluation
     num_problems, num_samples = 50, 1_000
     problems, p_N = held_out[:num_problems], shipped_evaluation.solve_probability_N[:num_problems]
     assert max(len(answer) for p in problems for answer in COUNTDOWN.solutions(p)) < 20
-    num_right_N = count_right(*shipped, COUNTDOWN, problems, num_samples, 20, seed=0)
+    num_right_N, _ = count_right(
+        *shipped, COUNTDOWN, problems, num_samples, 20, seed=0
+    )
     index_C = np.arange(num_samples + 1)
     for k in (1, 10, 100):
         value_C = np.array([literal_pass_at_k(c, num_samples, k) for c in index_C.tolist()])
@@ -287,7 +289,7 @@ def test_sampled_and_exact_pass_at_k_agree(shipped, held_out, shipped_evaluation
 def test_counts_are_fixed_by_the_seed(shipped, held_out):
     problems = held_out[:8]
     first, second, other = (
-        count_right(*shipped, COUNTDOWN, problems, 40, 20, seed) for seed in (0, 0, 1)
+        count_right(*shipped, COUNTDOWN, problems, 40, 20, seed)[0] for seed in (0, 0, 1)
     )
     assert first.tolist() == second.tolist() != other.tolist()
     assert first.shape == (8,)
@@ -313,7 +315,7 @@ def test_each_problem_is_counted_on_its_own_answers(monkeypatch, shipped, held_o
     assert len(set(expected)) > 3
     if tokens_at_once == 1:  # a batch an answer is slow
         problems, expected = problems[:2], expected[:2]
-    counts = count_right(model, tokenizer, COUNTDOWN, problems, num_samples, 20, seed=5)
+    counts, _ = count_right(model, tokenizer, COUNTDOWN, problems, num_samples, 20, seed=5)
     assert counts.tolist() == expected
 
 
@@ -336,8 +338,8 @@ class Writer:
 def test_a_right_text_that_did_not_end_is_not_right(tokenizer):
     writer = Writer([*tokenizer("1+2")["input_ids"], tokenizer.eos_token_id], 21)
     problems = [listed("1,2=3:", "1+2"), listed("1,3=4:", "1+3")]
-    assert count_right(writer, tokenizer, Listed(), problems, 5, 4, 0).tolist() == [5, 0]
-    assert count_right(writer, tokenizer, Listed(), problems, 5, 3, 0).tolist() == [0, 0]
+    assert count_right(writer, tokenizer, Listed(), problems, 5, 4, 0)[0].tolist() == [5, 0]
+    assert count_right(writer, tokenizer, Listed(), problems, 5, 3, 0)[0].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +347,7 @@ def test_a_right_text_that_did_not_end_is_not_right(tokenizer):
 )
 def test_the_sampled_summary_leaves_out_what_too_few_samples_cannot_tell(num_samples, ks):
     num_right_N = np.array([0, 1, num_samples // 2, num_samples])
-    summary = sampled_summary(num_right_N, num_samples)
+    summary = sampled_summary(num_right_N, np.full_like(num_right_N, num_samples))
     expected = {}
     for k in ks:
         values = [literal_pass_at_k(c, num_samples, k) for c in num_right_N.tolist()]
@@ -378,12 +380,12 @@ def test_an_evaluation_writes_a_row_a_split_and_returns_the_means(tmp_path, poli
     for row in rows[2:]:
         problems = recipe.task.problems(row["split"], 3)
         exact = evaluate_exactly(policy, tokenizer, recipe.task, problems)
-        counts = count_right(policy, tokenizer, recipe.task, problems, 12, 20, seed=0)
+        counts, _ = count_right(policy, tokenizer, recipe.task, problems, 12, 20, seed=0)
         assert row["problem_ids"] == [problem.id for problem in problems]
         assert row["solve_probability"] == exact.solve_probability_N.tolist()
         for key, value in exact.summary().items():
             assert later[f"{row['split']}/{key}"] == value
-        for key, value in sampled_summary(counts, 12).items():
+        for key, value in sampled_summary(counts, np.full_like(counts, 12)).items():
             assert later[f"{row['split']}/sampled_{key}"] == value
     assert not any("sampled_pass@100" in key for key in later)
     assert set(later) == set(at_start)

@@ -1,11 +1,11 @@
 """The state of a weight in an engine's checkpoint: one JSON file, whole or not there."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gradmass.record.files import write_json
 from gradmass.types import UsageError
 
 STATE_FILE = "gradmass_state.json"
@@ -15,9 +15,7 @@ STATE_FILE = "gradmass_state.json"
 def write_state(folder: Path, saved: Mapping[str, Any]) -> None:
     """Write the file, or leave the one that is there as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{STATE_FILE}.{os.getpid()}"
-    temporary.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n")
-    temporary.replace(folder / STATE_FILE)
+    write_json(folder / STATE_FILE, saved)
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:

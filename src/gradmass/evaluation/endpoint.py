@@ -20,8 +20,8 @@ import openai
 from gradmass.evaluation.answers import Answer, PromptFormat, Question, Sampling, request_seed
 from gradmass.types import UsageError
 
-TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-"""HTTP statuses that another try may not see."""
+TRANSIENT = {408, 409, 425, 429, *range(500, 600)} - {501}
+"""HTTP statuses that another try may not see (501: the server does not know how)."""
 LONGEST_WAIT_S = 60.0
 """Longest wait between two tries, unless the server asks for a longer one."""
 LONGEST_ASKED_WAIT_S = 600.0
@@ -128,9 +128,13 @@ class Endpoint:
         asking = loop.create_task(self._ask_all(todo, keep, inbox))
 
         def run() -> None:
-            with suppress(asyncio.CancelledError):
-                loop.run_until_complete(asking)
-            inbox.put(None)
+            try:
+                with suppress(asyncio.CancelledError):
+                    loop.run_until_complete(asking)
+            except Exception as error:  # whatever it is, the reader must hear of it
+                self._failure = self._failure or error
+            finally:
+                inbox.put(None)
 
         thread = threading.Thread(target=run, name="gradmass-endpoint", daemon=True)
         thread.start()

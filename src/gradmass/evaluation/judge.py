@@ -1,10 +1,14 @@
 """Verdicts of a batch of answers."""
 
+import threading
 from collections.abc import Sequence
 
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem, Task
 from gradmass.types import UsageError
+
+ONE_AT_A_TIME = threading.Lock()
+"""A verifier sees one batch at a time, though with a policy lag from a thread of its own."""
 
 
 def judge(
@@ -21,9 +25,10 @@ def judge(
     group_size = len(texts) // len(problems)
     verdicts = [Verdict(Outcome.UNPARSED, "cut at max_new_tokens") for _ in texts]
     ended = [i for i in range(len(texts)) if is_ended[i]]
-    judged = task.verify_batch(
-        [problems[i // group_size] for i in ended], [texts[i] for i in ended]
-    )
+    with ONE_AT_A_TIME:
+        judged = task.verify_batch(
+            [problems[i // group_size] for i in ended], [texts[i] for i in ended]
+        )
     if len(judged) != len(ended):
         raise UsageError(
             f"verify_batch of task {task.name!r} must return a verdict for each of {len(ended)} "

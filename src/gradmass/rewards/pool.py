@@ -141,7 +141,11 @@ class Pool:
                 futures = [running.executor.submit(running.ask, request) for request in requests]
             except RuntimeError as error:  # Python is ending
                 raise UsageError(CLOSED) from error
-        replies = [_result(future) for future in futures]
+        try:
+            replies = [_result(future) for future in futures]
+        finally:
+            for future in futures:  # after Ctrl-C nobody waits for the rest
+                future.cancel()
         if running.is_stopped:
             raise UsageError(CLOSED)
         return replies

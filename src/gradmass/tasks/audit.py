@@ -1,6 +1,5 @@
 """Can a task's verifier be trusted? Golds, junk, cut answers, order, threads, tests, overlap."""
 
-import itertools
 import re
 import time
 from collections import Counter
@@ -128,14 +127,17 @@ def audit(task: Task, num_problems: int, on_progress: Callable[[int, int], None]
     junk = [(problem, text) for problem in problems for text in JUNK]
     known = task.known_good()
     shifted = list(zip([p for p, _ in golds[1:]], [gold for _, gold in golds], strict=False))
-    sampled = golds[:NUM_REPEATED] + junk[:: max(1, len(junk) // NUM_REPEATED)]
 
     parts = [golds, cut, junk, shifted, [known] if known else []]
-    bench = Bench(task, sum(map(len, parts)) + 2 * len(sampled), on_progress)
+    num_sampled = len(golds[:NUM_REPEATED]) + len(junk[:: max(1, len(junk) // NUM_REPEATED)])
+    bench = Bench(task, sum(map(len, parts)) + 2 * num_sampled, on_progress)
     gold_verdicts, cut_verdicts, junk_verdicts, shifted_verdicts, known_verdicts = map(
         bench.judge, parts
     )
-    first = dict(zip(itertools.chain(golds, junk), gold_verdicts + junk_verdicts, strict=True))
+    # By number: a problem's data need not be hashable.
+    judged = list(zip([*golds, *junk], gold_verdicts + junk_verdicts, strict=True))
+    step = max(1, len(junk) // NUM_REPEATED)
+    sampled = judged[: min(NUM_REPEATED, len(golds))] + judged[len(golds) :: step]
     return Audit(
         checks=[
             Check(
@@ -146,7 +148,7 @@ def audit(task: Task, num_problems: int, on_progress: Callable[[int, int], None]
             Check("golds cut in half are not", len(cut), _right(task, cut, cut_verdicts)),
             Check("junk is not right", len(junk), _right(task, junk, junk_verdicts)),
             Check("junk can be scored", len(junk), _unscorable(junk, junk_verdicts)),
-            Check("order and threads change nothing", len(sampled), bench.unstable(sampled, first)),
+            Check("order and threads change nothing", len(sampled), bench.unstable(sampled)),
             Check(
                 "no problem is there twice", sum(s.num_problems for s in scans.values()), repeated
             ),
@@ -197,17 +199,18 @@ class Bench:
             self._done(found)
         return verdicts
 
-    def unstable(self, answers: Sequence[Answer], first: dict[Answer, Verdict]) -> list[str]:
+    def unstable(self, judged: Sequence[tuple[Answer, Verdict]]) -> list[str]:
         """Answers that get another verdict in reverse order, or one by one in several threads."""
+        answers = [answer for answer, _ in judged]
         backwards = self.judge(answers[::-1])[::-1]
         with ThreadPoolExecutor(NUM_THREADS) as threads:
             alone = list(threads.map(lambda answer: self._task.verify(*answer), answers))
         self._done(alone)
         lines = []
-        for answer, *others in zip(answers, backwards, alone, strict=True):
+        for (answer, first), *others in zip(judged, backwards, alone, strict=True):
             for way, verdict in zip(("in reverse order", "in a thread"), others, strict=True):
-                if verdict.outcome != first[answer].outcome:
-                    lines.append(f"{_of(answer)} {first[answer].outcome}, {way} {verdict.outcome}")
+                if verdict.outcome != first.outcome:
+                    lines.append(f"{_of(answer)} {first.outcome}, {way} {verdict.outcome}")
         return lines
 
     def _done(self, verdicts: Sequence[Verdict]) -> None:

@@ -56,7 +56,8 @@ class Task(ABC):
     ) -> list[Verdict]:
         """Judge each completion as an answer to the problem at its place.
 
-        A loop over ``verify``; tasks whose verifier works on many at once do better.
+        A loop over ``verify``; tasks whose verifier works on many at once do better. Batches come
+        one at a time, but with a policy lag from another thread than the main one.
 
         Args:
             problems: One for each completion.

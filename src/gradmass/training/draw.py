@@ -88,7 +88,8 @@ class BatchSource:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._judging.shutdown(cancel_futures=True)
+        # What is being judged is lost: whoever interrupts does not wait for it.
+        self._judging.shutdown(wait=False, cancel_futures=True)
 
     def draw(self, step: int) -> Sampled:
         """The batch that follows ``step`` updates."""
@@ -129,8 +130,8 @@ class BatchSource:
             first_group=first,
             rollouts=rollouts,
             texts=texts,
-            # Without a lag nothing goes on meanwhile, and a verifier may want the main thread.
-            verdicts=self._judging.submit(verdicts).result if config.policy_lag else verdicts,
+            # Not ahead, nothing goes on meanwhile, and a verifier may want the main thread.
+            verdicts=self._judging.submit(verdicts).result if step > updates_done else verdicts,
             sampling_s=clock.laps["sampling"],
         )
 

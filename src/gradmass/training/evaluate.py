@@ -82,8 +82,9 @@ def evaluate(
 
     Returns:
         ``pass@k``, ``answer_entropy_nats`` and ``num_effective_answers`` (exact), and
-        ``sampled_pass@k`` with ``_low`` and ``_high``; and what the exact values are means of, None
-        where there are none.
+        ``sampled_pass@k`` with ``_low`` and ``_high`` over the problems with a scorable sample, and
+        ``num_unscorable``, the samples that nobody could judge; and what the exact values are means
+        of, None where there are none.
 
     Raises:
         UsageError: Nothing to measure, or a right answer too long to be ever sampled.
@@ -100,11 +101,12 @@ def evaluate(
             "num_samples must be above 0"
         )
     if num_samples:
-        num_right_N = count_right(
+        num_right_N, num_scorable_N = count_right(
             model, tokenizer, task, problems, num_samples, max_new_tokens, seed
         )
-        sampled = sampled_summary(num_right_N, num_samples)
+        sampled = sampled_summary(num_right_N, num_scorable_N)
         row |= {f"sampled_{key}": value for key, value in sampled.items()}
+        row["num_unscorable"] = len(problems) * num_samples - int(num_scorable_N.sum())
     return row, exact
 
 
@@ -277,41 +279,56 @@ def count_right(
     num_samples: int,
     max_new_tokens: int,
     seed: int,
-) -> np.ndarray:
-    """How many of ``num_samples`` answers to each problem are right, sampled at temperature 1.
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many of ``num_samples`` answers to each problem are right, and how many were judged.
+
+    Answers are sampled at temperature 1. One that the verifier's machinery failed on says nothing
+    of the policy: it is in neither number.
+
+    Returns:
+        Right and scorable answers of each problem, shapes ``[N]``.
 
     Raises:
-        UsageError: The verifier's machinery failed on an answer.
+        UsageError: No answer to any problem could be judged.
     """
     sampling = Sampling(max_new_tokens=max_new_tokens, seed=seed)
     longest = longest_prompt(tokenizer, [problem.prompt for problem in problems])
     batch_size = default_batch_size(model, longest, max_new_tokens)
     engine = LocalEngine(model, tokenizer, sampling, batch_size=batch_size)
     tally = Tally([problem.id for problem in problems], num_samples)
-    collect(task, "", problems, engine, tally, folder=_Strict())
-    num_right_N, _ = tally.counts()
-    return num_right_N
+    details = _Details()
+    collect(task, "", problems, engine, tally, folder=details)
+    num_right_N, num_scorable_N = tally.counts()
+    if not num_scorable_N.any():
+        raise UsageError(
+            "the verifier failed on every answer of an evaluation "
+            f"({details.of_failure or 'no detail'})"
+        )
+    return num_right_N, num_scorable_N
 
 
-class _Strict:
-    """Keeps nothing, and takes no sample that says nothing of the policy."""
+class _Details:
+    """Keeps nothing of the samples but why the first could not be judged."""
+
+    def __init__(self) -> None:
+        self.of_failure = ""
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Keep nothing."""
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse a sample that could not be judged."""
-        for row in rows:
-            if row["correct"] is None:
-                raise UsageError(
-                    "the verifier failed in an evaluation, whose pass@k would be wrong: "
-                    f"{row['detail'] or 'no detail'}"
-                )
+        """Remember the first failure of the verifier."""
+        failures = (row["detail"] for row in rows if row["correct"] is None)
+        self.of_failure = self.of_failure or next(failures, "")
 
 
-def sampled_summary(num_right_N: np.ndarray, num_samples: int) -> dict[str, float]:
-    """Unbiased pass@k with its 95% interval for these fixed problems, for each k it can tell."""
-    return pass_at_ks(num_right_N, np.full_like(num_right_N, num_samples), KS)
+def sampled_summary(num_right_N: np.ndarray, num_scorable_N: np.ndarray) -> dict[str, float]:
+    """Unbiased pass@k with its 95% interval for these fixed problems, for each k it can tell.
+
+    Problems without a scorable sample are left out.
+    """
+    is_scored_N = num_scorable_N > 0
+    return pass_at_ks(num_right_N[is_scored_N], num_scorable_N[is_scored_N], KS)
 
 
 class Evaluator:
