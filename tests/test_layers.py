@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "record",
     },
     "report": {"types", "metrics", "record"},
+    "spectra": {"types", "metrics", "record"},
 }
 MAY_IMPORT["commands"] = {*MAY_IMPORT} - {"__init__"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT} - {"__init__"}

@@ -16,6 +16,7 @@ COMMANDS = {
     "masses": "show the gradient masses of weights at each solve rate",
     "train": "train a language model by a recipe",
     "eval": "evaluate a model on a task",
+    "spectrum": "compare two checkpoints: what changed, and in how many directions",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
 }

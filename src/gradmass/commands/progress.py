@@ -7,7 +7,13 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as RichProgress
 
 SHORT = {
@@ -99,3 +105,58 @@ class Progress:
     def _text(self, row: Mapping[str, Any]) -> str:
         shown = ((SHORT.get(key, key), row.get(key)) for key in self._keys)
         return " ".join(f"{name} {value:.3f}" for name, value in shown if value is not None)
+
+
+class BytesProgress:
+    """Show on stderr how many bytes are done, and how long the rest takes.
+
+    A live line on a terminal, a plain line every ten seconds elsewhere.
+    """
+
+    PERIOD_S = 10.0
+
+    def __init__(self) -> None:
+        self._started = self._shown = time.monotonic()
+        self._rich: RichProgress | None = None
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._rich = RichProgress(
+                BarColumn(bar_width=20),
+                DownloadColumn(binary_units=True),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+                console=console,
+                transient=True,
+            )
+            self._task = self._rich.add_task("reading", total=None)
+
+    def __enter__(self) -> "BytesProgress":
+        """Start the live line."""
+        if self._rich is not None:
+            self._rich.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the live line."""
+        if self._rich is not None:
+            self._rich.stop()
+
+    def show(self, name: str, done: int, total: int) -> None:
+        """Note that ``done`` of ``total`` bytes are dealt with, the last ones those of ``name``."""
+        if self._rich is not None:
+            self._rich.update(self._task, completed=done, total=total, description=name)
+            return
+        now = time.monotonic()
+        if now - self._shown >= self.PERIOD_S:
+            self._shown = now
+            left_s = (now - self._started) / done * (total - done)
+            print(
+                f"{done / 2**30:.2f} of {total / 2**30:.2f} GiB, {left_s:.0f}s left ({name})",
+                file=sys.stderr,
+                flush=True,
+            )

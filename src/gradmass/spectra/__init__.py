@@ -1,0 +1,1 @@
+"""What changed between two checkpoints: read them in pieces, measure, write them apart. Torch."""
