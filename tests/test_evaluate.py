@@ -264,9 +264,7 @@ def test_sampled_and_exact_pass_at_k_agree(shipped, held_out, shipped_evaluation
     num_problems, num_samples = 50, 1_000
     problems, p_N = held_out[:num_problems], shipped_evaluation.solve_probability_N[:num_problems]
     assert max(len(answer) for p in problems for answer in COUNTDOWN.solutions(p)) < 20
-    num_right_N, _ = count_right(
-        *shipped, COUNTDOWN, problems, num_samples, 20, seed=0
-    )
+    num_right_N, _ = count_right(*shipped, COUNTDOWN, problems, num_samples, 20, seed=0)
     index_C = np.arange(num_samples + 1)
     for k in (1, 10, 100):
         value_C = np.array([literal_pass_at_k(c, num_samples, k) for c in index_C.tolist()])

@@ -1,12 +1,15 @@
 """What is measured of one matrix: against exact decompositions, whatever its shape and dtype."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gradmass.metrics.spectrum import MAX_ROUNDING_SHARE
-from gradmass.spectra import change as changes
+from gradmass.spectra.change import spacing_energy
 from gradmass.types import UsageError
 
 
@@ -104,6 +107,29 @@ def test_a_zero_change_is_no_change_and_has_no_direction(pair, entry_of):
     assert "no change in a" in entry["notes"]
 
 
+def test_one_matrix_is_in_memory_at_a_time(tmp_path):
+    shape, num_tensors = (4000, 2500), 8
+    for seed, name in enumerate(("base", "tuned")):
+        tensors = {f"{i}.weight": noise(*shape, seed=seed).bfloat16() for i in range(num_tensors)}
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+    code = f"""
+from pathlib import Path
+from gradmass.spectra.compare import compare
+
+def peak():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
+
+started = peak()
+base, tuned = (Path({str(tmp_path)!r}) / f"{{name}}.safetensors" for name in ("base", "tuned"))
+compare(base, tuned, modules=None, top=8, split=None, progress=lambda *told: None)
+print(peak() - started)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    in_float32 = 4 * shape[0] * shape[1]
+    assert in_float32 < int(done.stdout) < 3 * in_float32 + 2**25
+
+
 # Rounding
 
 
@@ -143,17 +169,29 @@ def test_float32_that_holds_bf16_numbers_was_rounded_and_float32_was_not(compare
 
 
 @pytest.mark.parametrize(("dtype", "bits", "least"), [("bfloat16", 7, -126), ("float16", 10, -14)])
-def test_the_energy_of_rounding_is_the_squared_spacing_over_twelve(tmp_path, dtype, bits, least):
+def test_spacings_are_those_of_the_power_of_two_below_an_entry(dtype, bits, least):
     numbers = [1.0, 1.99, 2.0, -3.5, 0.013, 700.0, 1e-7, 0.0]
     tensor = torch.tensor([numbers]).to(getattr(torch, dtype))
     expected = 0.0
     for number in tensor[0].tolist():
         exponent = least if number == 0 else max(math.frexp(number)[1] - 1, least)
-        expected += (2.0 ** (exponent - bits)) ** 2 / 12
-    coarseness = changes._Coarseness(tensor.dtype, step=1)
-    coarseness.see(tensor)
-    assert coarseness.energy == pytest.approx(expected, rel=1e-6)
+        expected += (2.0 ** (exponent - bits)) ** 2
+    assert spacing_energy(tensor) == pytest.approx(expected, rel=1e-6)
+    assert spacing_energy(tensor.repeat(8, 1), step=8) == pytest.approx(8 * expected, rel=1e-6)
     assert MAX_ROUNDING_SHARE == 0.1
+
+
+def test_the_numbers_do_not_depend_on_the_threads(compared):
+    before, after = noise(40_000, 400).bfloat16(), noise(40_000, 400, seed=1).bfloat16()
+    rows = []
+    for num_threads in (1, 2, 3):
+        torch.set_num_threads(num_threads)
+        try:
+            rows.append(compared(before, after))
+            assert torch.get_num_threads() == num_threads
+        finally:
+            torch.set_num_threads(1)
+    assert rows[0] == rows[1] == rows[2]
 
 
 # What is refused

@@ -18,7 +18,7 @@ MAX_PASSES = 10
 SHARE_TOLERANCE = 1e-3
 VALUE_TOLERANCE = 1e-2
 WIDE_TOLERANCE = 0.1
-STALLED = 5e-3
+STALLED = 4e-3
 """Relative movement of the values in one pass that ends the search once bars are below 10%.
 
 Errors shrink by at least a third in a pass, so that what is left is at most about twice as much."""

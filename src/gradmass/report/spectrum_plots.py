@@ -65,7 +65,8 @@ def _draw_layers(
         told = [
             (x, row["r_1"]) for x, row in zip(places, rows, strict=True) if row["r_1"] is not None
         ]
-        panel.plot(*zip(*told, strict=True), **look, markersize=3, linewidth=0.8) if told else None
+        if told:
+            panel.plot(*zip(*told, strict=True), **look, markersize=3, linewidth=0.8)
         noise = [row["r_1_noise"] for row in rows]
         line = {"linestyle": "--", "linewidth": 0.6} if len(rows) > 1 else {"marker": "_"}
         panel.plot(places, noise, color=look["color"], alpha=0.6, **line)
@@ -82,7 +83,8 @@ def _draw_spectra(
     for row in modules:
         # r_1 is None where rounding hides it; its spectrum is as little to be trusted.
         if row["r_1"] is None:
-            panel.plot([], [], label=f"{row['name']} (cannot tell)", **looks[row["name"]])
+            label = f"{row['name']} (cannot tell)"
+            panel.plot([], [], label=label, **looks[row["name"]], markersize=3)
             continue
         first = row["singular_values"][0]
         shares = [row["r_1"] * (value / first) ** 2 for value in row["singular_values"]]

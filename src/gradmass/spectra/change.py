@@ -3,22 +3,22 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
 
 from gradmass.metrics.krylov import Spectrum, krylov_spectrum, start_block
 from gradmass.metrics.spectrum import factor_spectrum, gram_spectrum
+from gradmass.spectra.blocks import map_stripes, row_blocks
 from gradmass.spectra.files import StoredTensor
 from gradmass.spectra.pairs import Pair
 from gradmass.types import UsageError
 
-BLOCK_ENTRIES = 2**20
-"""Entries taken at once: 4 MB in float32, which two products can share in a cache."""
 EXACT_SIDE = 256
 """Smaller side up to which the whole Gram matrix is cheaper than a search."""
-SAMPLED_STEP = 8
-"""Of a tall matrix, every eighth row tells how coarse its dtype is."""
+SAMPLED_ROWS, SAMPLED_STEP = 4096, 8
+"""Of a matrix with more rows, every eighth tells how coarse its dtype is."""
 MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10}
 LEAST_NORMAL = {torch.bfloat16: 2.0**-126, torch.float16: 2.0**-14}
 SAFE_SCALE = 2.0**30
@@ -48,15 +48,9 @@ class Change:
 
     def blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
         """First row and change of consecutive rows."""
-        for start, stop in row_blocks(*self.values_MN.shape):
+        num_rows, num_columns = self.values_MN.shape
+        for start, stop in row_blocks(num_columns, 0, num_rows):
             yield start, self.values_MN[start:stop] / self.scale
-
-
-def row_blocks(num_rows: int, num_columns: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of rows of a matrix, of ``BLOCK_ENTRIES`` entries or one row."""
-    step = max(1, BLOCK_ENTRIES // num_columns)
-    for start in range(0, num_rows, step):
-        yield start, min(start + step, num_rows)
 
 
 def read_change(pair: Pair, buffer: torch.Tensor, *, top: int) -> Change:
@@ -77,36 +71,25 @@ def read_change(pair: Pair, buffer: torch.Tensor, *, top: int) -> Change:
     is_matrix = len(pair.shape) == 2
     is_searched = is_matrix and min(num_rows, num_columns) > max(EXACT_SIDE, 4 * top)
     start_NB = start_block(num_columns, top) if is_searched else np.zeros((num_columns, 0))
-    start = torch.from_numpy(start_NB).float()
-    first = torch.zeros(start.shape, dtype=torch.float64)
-    coarseness = _Coarseness(pair.tuned.dtype, step=SAMPLED_STEP if num_rows > 4096 else 1)
-    energy, num_changed, largest = 0.0, 0, 0.0
-    for begin, end in row_blocks(num_rows, num_columns):
-        before, after = base[begin:end], tuned[begin:end]
-        block = _subtract(before, after, values_MN[begin:end])
-        low, high = torch.aminmax(block)
-        if not (math.isfinite(low) and math.isfinite(high)):
-            _refuse_entries(pair, before, after, begin)
-        largest = max(largest, -float(low), float(high))
-        norms = torch.linalg.vector_norm(block, dim=1)
-        energy += float(norms.double().square().sum())
-        num_changed += int(torch.count_nonzero(block))
-        coarseness.see(after)
-        if is_searched:
-            first += _block_product(block, start)
-    change = Change(values_MN, 1.0, energy, num_changed, coarseness.energy, None)
-    if num_changed == 0:
+    reader = _Reader(pair, base, tuned, values_MN, torch.from_numpy(start_NB).float())
+    seen = reduce(_Seen.plus, map_stripes(reader.read, num_rows, num_columns))
+    rounding_energy = 0.0 if seen.spacing_energy is None else seen.spacing_energy / 12
+    change = Change(values_MN, 1.0, seen.energy, seen.num_changed, rounding_energy, None)
+    if seen.num_changed == 0:
         return change
-    is_extreme = not 1 / SAFE_SCALE < largest < SAFE_SCALE
+    is_extreme = not 1 / SAFE_SCALE < seen.largest < SAFE_SCALE
     if is_extreme:
-        change.scale = 2.0 ** -math.frexp(largest)[1]
+        change.scale = 2.0 ** -math.frexp(seen.largest)[1]
         values_MN *= change.scale
-        energy = sum(float(values_MN[i:j].double().square().sum()) for i, j in _rows(values_MN))
-        change.energy = energy / change.scale**2
+        change.energy = float(values_MN.double().square().sum()) / change.scale**2
     if is_searched:
-        first_NB = _product(values_MN, start_NB) if is_extreme else first.numpy()
+        first_NB = _product(values_MN, start_NB) if is_extreme else seen.first_NB.numpy()
         found = krylov_spectrum(
-            lambda block_NB: _product(values_MN, block_NB), start_NB, first_NB, energy, top=top
+            lambda block_NB: _product(values_MN, block_NB),
+            start_NB,
+            first_NB,
+            change.energy * change.scale**2,
+            top=top,
         )
     elif is_matrix:
         found = _exact(values_MN, top)
@@ -186,7 +169,7 @@ class FactorChange:
 
     def blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
         """First row and change of consecutive rows."""
-        for start, stop in row_blocks(len(self.left_MR), self.right_RN.shape[1]):
+        for start, stop in row_blocks(self.right_RN.shape[1], 0, len(self.left_MR)):
             yield start, (self.left_MR[start:stop] @ self.right_RN).float()
 
 
@@ -200,38 +183,88 @@ def read_factors(pair: FactorPair, *, top: int) -> FactorChange:
     return FactorChange(left_MR, right_RN, energy, num_changed, spectrum)
 
 
-class _Coarseness:
-    """Sums ``spacing^2 / 12`` over the entries of TUNED, for 16-bit dtypes.
+@dataclass(frozen=True)
+class _Seen:
+    """What is taken of rows while they are read.
 
-    A float32 file whose entries all are bf16 numbers was rounded to bf16 before it was written.
+    ``spacing_energy`` is the sum of squared spacings of TUNED's dtype, None where it is wider than
+    16 bits; ``first_NB`` their part of the first product of the search.
     """
 
-    def __init__(self, dtype: torch.dtype, step: int) -> None:
-        self._dtype = torch.bfloat16 if dtype == torch.float32 else dtype
-        self._may_be_wide = dtype == torch.float32
-        self._step = step
-        self._sum = 0.0
+    energy: float
+    num_changed: int
+    largest: float
+    spacing_energy: float | None
+    first_NB: torch.Tensor
 
-    def see(self, rows: torch.Tensor) -> None:
-        """Take note of the next rows."""
-        if self._dtype not in MANTISSA_BITS:
-            return
-        seen = rows[:: self._step].float().contiguous()
-        if self._may_be_wide and bool((seen.view(torch.int32) & 0xFFFF).any()):
-            self._dtype = torch.float32
-            self._sum = 0.0
-            return
-        powers = (seen.view(torch.int32) & 0x7F800000).view(torch.float32)
-        norms = torch.linalg.vector_norm(powers.clamp(min=LEAST_NORMAL[self._dtype]), dim=1)
-        share = len(rows) / len(seen)
-        self._sum += share * float(norms.double().square().sum())
+    def plus(self, other: "_Seen") -> "_Seen":
+        """Of the rows of both."""
+        spacings = (self.spacing_energy, other.spacing_energy)
+        return _Seen(
+            self.energy + other.energy,
+            self.num_changed + other.num_changed,
+            max(self.largest, other.largest),
+            None if spacings[0] is None or spacings[1] is None else spacings[0] + spacings[1],
+            self.first_NB + other.first_NB,
+        )
 
-    @property
-    def energy(self) -> float:
-        """Of rounding."""
-        if self._dtype not in MANTISSA_BITS:
-            return 0.0
-        return float(self._sum * 4.0 ** -MANTISSA_BITS[self._dtype] / 12)
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads rows of both tensors into the buffer."""
+
+    pair: Pair
+    base: torch.Tensor
+    tuned: torch.Tensor
+    values_MN: torch.Tensor
+    start: torch.Tensor
+
+    def read(self, first_row: int, after_last: int) -> _Seen:
+        """Subtract a stripe, and take note of it."""
+        num_rows, num_columns = self.values_MN.shape
+        step = SAMPLED_STEP if num_rows > SAMPLED_ROWS else 1
+        seen = _Seen(0.0, 0, 0.0, 0.0, torch.zeros(self.start.shape, dtype=torch.float64))
+        for begin, end in row_blocks(num_columns, first_row, after_last):
+            before, after = self.base[begin:end], self.tuned[begin:end]
+            block = _subtract(before, after, self.values_MN[begin:end])
+            low, high = torch.aminmax(block)
+            if not (math.isfinite(low) and math.isfinite(high)):
+                _refuse_entries(self.pair, before, after, begin)
+            norms = torch.linalg.vector_norm(block, dim=1)
+            seen = seen.plus(
+                _Seen(
+                    float(norms.double().square().sum()),
+                    int(torch.count_nonzero(block)),
+                    max(-float(low), float(high)),
+                    spacing_energy(after, step),
+                    _block_product(block, self.start),
+                )
+            )
+        return seen
+
+
+def spacing_energy(rows: torch.Tensor, step: int = 1) -> float | None:
+    """Sum of the squared spacings of a 16-bit dtype at the entries of a matrix.
+
+    Float32 rows whose entries all are bf16 numbers were rounded to bf16 before they were stored.
+
+    Args:
+        rows: The matrix.
+        step: 1, or look at every so manieth row and take the others to be like them.
+
+    Returns:
+        The sum; None for wider dtypes, in which rounding hides nothing.
+    """
+    dtype = torch.bfloat16 if rows.dtype == torch.float32 else rows.dtype
+    if dtype not in MANTISSA_BITS:
+        return None
+    seen = rows[::step].float().contiguous()
+    if rows.dtype == torch.float32 and bool((seen.view(torch.int32) & 0xFFFF).any()):
+        return None
+    powers = (seen.view(torch.int32) & 0x7F800000).view(torch.float32)
+    norms = torch.linalg.vector_norm(powers.clamp(min=LEAST_NORMAL[dtype]), dim=1)
+    share = len(rows) / len(seen)
+    return float(share * norms.double().square().sum() * 4.0 ** -MANTISSA_BITS[dtype])
 
 
 def _subtract(before: torch.Tensor, after: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -240,16 +273,18 @@ def _subtract(before: torch.Tensor, after: torch.Tensor, out: torch.Tensor) -> t
     return torch.sub(after.float(), before.float(), out=out)
 
 
-def _rows(values_MN: torch.Tensor) -> Iterator[tuple[int, int]]:
-    return row_blocks(*values_MN.shape)
-
-
 def _product(values_MN: torch.Tensor, block_NB: np.ndarray) -> np.ndarray:
     """``W^T (W Q)`` block by block: float32 products, float64 sums."""
     block = torch.from_numpy(block_NB).float()
-    total = torch.zeros(block.shape, dtype=torch.float64)
-    for begin, end in _rows(values_MN):
-        total += _block_product(values_MN[begin:end], block)
+    num_rows, num_columns = values_MN.shape
+
+    def multiply(first_row: int, after_last: int) -> torch.Tensor:
+        total = torch.zeros(block.shape, dtype=torch.float64)
+        for begin, end in row_blocks(num_columns, first_row, after_last):
+            total += _block_product(values_MN[begin:end], block)
+        return total
+
+    total = reduce(torch.add, map_stripes(multiply, num_rows, num_columns))
     return np.asarray(total.numpy())
 
 
@@ -263,7 +298,7 @@ def _exact(values_MN: torch.Tensor, top: int) -> Spectrum:
     num_rows, num_columns = values_MN.shape
     tall = values_MN if num_rows >= num_columns else values_MN.T
     gram = torch.zeros(tall.shape[1], tall.shape[1], dtype=torch.float64)
-    for begin, end in row_blocks(*tall.shape):
+    for begin, end in row_blocks(tall.shape[1], 0, len(tall)):
         rows = tall[begin:end].double()
         gram += rows.T @ rows
     found = gram_spectrum(gram.numpy(), top=top)

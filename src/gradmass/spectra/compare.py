@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from gradmass.metrics.spectrum import factor_noise_share, noise_share
 from gradmass.record import refuse_used
@@ -92,6 +93,8 @@ def compare(
     writer = None if split is None else _writer(split, layout, tuned_path, pairs)
     measured, losses = [], _Losses()
     with ExitStack() as stack:
+        # NumPy has small matrices only, and its threads, waiting, would take torch's cores.
+        stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
         if writer is not None:
             stack.enter_context(writer)
         num_bytes, done = sum(pair.num_bytes for pair in pairs), 0
