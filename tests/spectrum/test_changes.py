@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gradmass.metrics.spectrum import MAX_ROUNDING_SHARE
+from gradmass.metrics.rank import MAX_ROUNDING_SHARE
 from gradmass.spectra.change import spacing_energy
 from gradmass.types import UsageError
 

@@ -17,11 +17,11 @@ from gradmass.metrics.krylov import (
     krylov_spectrum,
     start_block,
 )
+from gradmass.metrics.rank import is_hidden
 from gradmass.metrics.spectrum import (
     factor_noise_share,
     factor_spectrum,
     gram_spectrum,
-    is_hidden,
     noise_share,
 )
 from gradmass.types import UsageError

@@ -6,12 +6,11 @@ import numpy as np
 
 from gradmass.metrics.krylov import FLOOR, Spectrum
 from gradmass.metrics.rank import top1_share_noise, top1_share_noise_edge
-from gradmass.types import Array, UsageError
+from gradmass.types import Array
 
 SAMPLED_ENTRIES = 65_536
 """Largest shape whose noise value is sampled; for larger ones the edge is within 3%."""
 NUM_DRAWS = 40
-MAX_ROUNDING_SHARE = 0.1
 
 
 def gram_spectrum(gram_NN: np.ndarray, *, top: int) -> Spectrum:
@@ -97,23 +96,3 @@ def _triangle(num_rows: int, rank: int, generator: np.random.Generator) -> np.nd
     degrees = num_rows - np.arange(height)
     np.fill_diagonal(R, np.sqrt(generator.chisquare(degrees)))
     return R
-
-
-def is_hidden(energy: float, rounding_energy: float) -> bool:
-    """Whether rounding hides the spectrum of a stored change: nobody can tell r_1 from the files.
-
-    Rounding moves an entry of a tuned weight by up to half the spacing of its dtype there, and by
-    ``spacing^2 / 12`` in the mean square. Above a tenth (``MAX_ROUNDING_SHARE``) of the energy
-    that is stored, r_1 of the stored change can be anything beside the true one; below, it was at
-    most 0.08 too low in changes of rank one, of rank four, flat, heavy-tailed and sparse ones.
-
-    Args:
-        energy: Of the stored change.
-        rounding_energy: Sum of ``spacing^2 / 12`` over all its entries.
-
-    Raises:
-        UsageError: A negative energy.
-    """
-    if energy < 0 or rounding_energy < 0:
-        raise UsageError(f"energies are not negative, got {energy} and {rounding_energy}")
-    return rounding_energy > MAX_ROUNDING_SHARE * energy

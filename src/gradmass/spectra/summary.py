@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradmass.metrics.krylov import SHARE_TOLERANCE, VALUE_TOLERANCE
-from gradmass.metrics.spectrum import is_hidden
+from gradmass.metrics.rank import is_hidden
 
 VECTORS = "vectors (norms, biases)"
 

@@ -8,16 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradmass.metrics.rank import (
-    rounding_of,
-    spectrum_of,
-    top1_share,
-    top1_share_noise,
-    top1_share_noise_edge,
-)
+from gradmass.metrics.rank import rounding_of, spectrum_of, top1_share
+from gradmass.metrics.spectrum import noise_share
 
-MAX_SAMPLED_ENTRIES = 100_000
-"""Largest head whose noise value is sampled (a second); for larger ones the edge is as good."""
 TOP = 8
 """Singular values recorded of each matrix."""
 SIGNIFICAND_BITS = {torch.bfloat16: 8, torch.float16: 11}
@@ -35,8 +28,7 @@ class ChangeProbe:
         self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
         head = model.get_output_embeddings().weight
         (self.head_name,) = (name for name, p in model.named_parameters() if p is head)
-        noise = top1_share_noise if head.numel() <= MAX_SAMPLED_ENTRIES else top1_share_noise_edge
-        self._head_noise = noise(tuple(head.shape))
+        self._head_noise = noise_share(*head.shape)
         self._num_parameters = sum(p.numel() for p in model.parameters())
 
     @torch.no_grad()
@@ -116,11 +108,10 @@ class ChangeProbe:
     def _matrix(self, parameter: Tensor, name: str, stored_dtype: torch.dtype) -> dict[str, Any]:
         found = spectrum_of(self._change(parameter, name), TOP)
         shape = (parameter.shape[0], parameter.shape[1])
-        is_head = name == self.head_name
         row: dict[str, Any] = {
             "shape": list(shape),
             "r_1": found.top1_share,
-            "r_1_noise": self._head_noise if is_head else top1_share_noise_edge(shape),
+            "r_1_noise": noise_share(*shape),
             "stable_rank": found.stable_rank,
             "effective_rank": found.effective_rank,
             "norm": found.norm,
