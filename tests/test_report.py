@@ -419,6 +419,17 @@ def test_a_run_that_never_evaluated_has_a_report(tmp_path):
     assert "no evaluation after the start" in text
 
 
+def test_a_report_replaces_a_page_and_no_other_file(tmp_path):
+    run = write_run(tmp_path / "run")
+    config = run.path / "config.json"
+    before = config.read_bytes()
+    with pytest.raises(UsageError, match=r"config\.json is there and no HTML page"):
+        write_report([run], config)
+    assert config.read_bytes() == before
+    write_report([run], tmp_path / "page.html")
+    write_report([run], tmp_path / "page.html")
+
+
 @pytest.mark.parametrize("place", ["folder", "file/page.html"])
 def test_a_place_that_cannot_be_written_is_one_line(place, runs, tmp_path):
     (tmp_path / "folder").mkdir()

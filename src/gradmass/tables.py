@@ -154,7 +154,8 @@ def from_tables(cls: type[T], tables: Any, where: str, place: str = "") -> T:
     for name, f in fields.items():
         has_default = (f.default, f.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
         if name not in tables and not has_default:
-            raise UsageError(f"{dotted}{name} has no default: give it a value in {where}")
+            place = f"a value in {where}" if where else f"--{dotted}{name} VALUE"
+            raise UsageError(f"{dotted}{name} has no default: give it {place}")
     config = cls(**{key: _coerce(v, hints[key], where, dotted + key) for key, v in tables.items()})
     for name in fields:
         value = getattr(config, name)

@@ -407,6 +407,12 @@ def test_a_damaged_run_is_refused(refused, run_dir):
         assert refused(*argv).startswith("run/config.json is damaged: ")
 
 
+def test_an_evaluation_is_no_run(refused, run_dir):
+    (run_dir / "config.json").write_text('{"schema": 1, "kind": "evaluation"}')
+    for argv in (["train", "--resume", "--out", "run"], ["report", "run"]):
+        assert refused(*argv).startswith("run is an evaluation, not a run")
+
+
 def test_a_stored_recipe_that_this_version_does_not_know_is_refused(refused, run_dir):
     config = json.loads((run_dir / "config.json").read_text())
     config["recipe"]["train"]["strides"] = 3

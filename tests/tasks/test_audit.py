@@ -225,7 +225,7 @@ def test_the_command_audits_the_task_of_a_recipe_and_of_a_file(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gsm8k"], "task.path has no default: give it a value in"),
+        (["gsm8k"], "task.path has no default: give it --task.path VALUE"),
         (["gsm8k", "--task.path", "/no/where"], "there is no file or folder '/no/where'"),
         (["gsm8", "--task.path", "x"], "unknown task 'gsm8'; did you mean 'gsm8k'?"),
         (["countdown", "--n", "0"], "--n must be at least 1, got 0"),

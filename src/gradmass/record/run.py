@@ -126,6 +126,10 @@ class Run:
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             found = content.get("schema") if isinstance(content, dict) else content
             raise UsageError(f"{file} has schema {found!r}, this version reads schema {SCHEMA}")
+        if content.get("kind") == "evaluation":
+            raise UsageError(
+                f"{self.path} is an evaluation, not a run (gradmass passk and compare read it)"
+            )
         return content
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:

@@ -72,6 +72,9 @@ def write_report(runs: Sequence[Run], out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        is_page = not out.exists() or out.read_bytes()[:15].lower() == b"<!doctype html>"
+    if not is_page:
+        raise UsageError(f"{out} is there and no HTML page; name another file for the report")
     page = render(runs)
     with _writing(out):
         draft.write_text(page, encoding="utf-8")

@@ -24,6 +24,7 @@ from gradmass.spectra.change import (
 from gradmass.spectra.files import Checkpoint, open_checkpoint
 from gradmass.spectra.pairs import Pair, pair_up
 from gradmass.spectra.summary import Comparison, Measured
+from gradmass.spectra.vocabulary import other_tokens
 from gradmass.spectra.writer import ModelWriter, extra_files
 from gradmass.types import UsageError
 
@@ -87,6 +88,10 @@ def compare(
     else:
         layout = open_checkpoint(tuned_path)
         found, notes = pair_up(base, layout, is_selected)
+        if other := other_tokens(base_path, tuned_path):
+            if split is not None:
+                raise UsageError(f"no model can be made of parts of both: {other}")
+            notes.append(other)
         pairs = list(found)
         shapes = [pair.shape for pair in found]
     num_parameters = sum(math.prod(shape) for shape in shapes)
