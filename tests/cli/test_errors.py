@@ -377,7 +377,7 @@ def run_dir():
         (["demo"], "train.steps is 500 here and "),
         (["demo", *TINY, "--weight=grpo"], 'weight.type is "grpo" here and "fade" in run'),
         (["--seed=1"], "seed is 1 here and 0 in run"),
-        ([*TINY], "weight."),
+        (["--train.steps=3"], "train.steps is 3 here and "),
         (["demo", *TINY, "--optim.lr=1"], "optim.lr is 1.0 here and 0.0002 in run"),
     ],
     ids=lambda value: " ".join(value)[-20:] if isinstance(value, list) else value,

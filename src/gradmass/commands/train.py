@@ -121,7 +121,7 @@ def _stored_recipe(arguments: Arguments, recipe_flags: Sequence[str]) -> Recipe:
     stored = config["recipe"]
     recipe = from_tables(Recipe, stored, str(arguments.out / "config.json"))
     if arguments.recipe is not None or recipe_flags:
-        given = load_recipe(Recipe, arguments.recipe, recipe_flags)
+        given = load_recipe(Recipe, arguments.recipe, recipe_flags, start=stored)
         if given.train.threads == 0:
             given = replace(given, train=replace(given.train, threads=recipe.train.threads))
         for field, here, there in _differences(to_tables(given), stored):
