@@ -268,7 +268,7 @@ def test_what_a_file_does_wrong_is_one_line(refusal):
         (["fade", "--state", "state.json"], "weight fade was given a state with ['x'], another"),
         (["fade", "--state", "list.json"], "--state list.json holds no state of a weight, but [1]"),
         (["grpo", "--plot", "figure.pdf"], "--plot writes .svg or .png, got 'figure.pdf'"),
-        (["grpo", "--plot", "no/such/folder.svg"], "[Errno 2] No such file or directory"),
+        (["grpo", "--plot", "no/such/folder.svg"], "--plot no/such/folder.svg: there is no folder"),
         (["grpo", "--lengths", "100"], "--lengths needs two numbers, RIGHT,WRONG, got '100'"),
         (
             ["grpo", "--lengths", "0,10"],

@@ -105,7 +105,7 @@ def test_unscorable_samples_lower_n_and_problems_without_any_other_are_left_out(
     assert (found["num_problems"], found["num_problems_left_out"]) == (2, 1)
     assert (found["num_samples"], found["num_unscorable"]) == (7, 3)
     out, _ = command("passk", "a.jsonl")
-    assert "2 samples each, 3 unscorable, 1 problems without a scorable sample left out" in out
+    assert "2 samples each, 3 unscorable, 1 problem without a scorable sample left out" in out
 
 
 def test_several_models_are_a_list_and_share_their_ladder(command):
@@ -271,6 +271,58 @@ def test_problems_that_one_side_could_not_score_are_left_out_of_both(command):
     assert found["differences"][0]["difference"] == 0.5
 
 
+def test_the_other_order_of_the_models_gives_the_mirrored_comparison(command):
+    write_model("a.jsonl", [i / 12 for i in range(12)], 4)
+    write_model("b.jsonl", [i / 15 for i in range(12)], 4, seed=1)
+    for interval in ("problems-like-these", "these-problems"):
+        ab, ba = (
+            json.loads(command("compare", *files, "--interval", interval, "--json")[0])
+            for files in (("a.jsonl", "b.jsonl"), ("b.jsonl", "a.jsonl"))
+        )
+        assert len(ab["differences"]) == 3
+        for row, other in zip(ab["differences"], ba["differences"], strict=True):
+            mirrored = (-other["difference"], -other["high"], -other["low"])
+            assert (row["difference"], row["low"], row["high"]) == mirrored
+            assert row["num_problems_needed"] == other["num_problems_needed"]
+
+
+def test_what_is_not_told_apart_needs_more_problems_than_there_are(command):
+    for n, verdict, needed in ((5, "not told apart", "6"), (6, "A passes more", "2")):
+        for name, is_right in (("a.jsonl", True), ("b.jsonl", False)):
+            write(name, [{"problem_id": str(i % n), "correct": is_right} for i in range(4 * n)])
+        out, _ = command("compare", "a.jsonl", "b.jsonl", "--k", 1)
+        assert re.search(rf" 1 .* \+1\.000 .* {verdict} +{needed} *$", out, re.MULTILINE)
+
+
+def test_verdicts_that_a_threshold_does_not_judge_are_said(command):
+    write("clear.jsonl", [{"problem_id": p, "correct": True} for p in "aabb"])
+    write("mixed.jsonl", [{"problem_id": p, "correct": c} for p in "ab" for c in (True, 0.7, 0.2)])
+    write("graded.jsonl", [{"problem_id": p, "correct": c} for p in "ab" for c in (0.7, None)])
+    write_run("run", {"test": [0.1, 0.2]})
+    notes = {
+        "clear.jsonl": "the verdicts are true or false, not graded by --threshold",
+        "mixed.jsonl": "2 verdicts are true or false, not graded by --threshold",
+        "graded.jsonl": "",
+        "run": "step 4; not graded by --threshold",
+        FIXTURES / "samples_solution.eval_results.json": "the verdicts are true or false, not "
+        "graded by --threshold",
+    }
+    for name, note in notes.items():
+        found = json.loads(command("passk", name, "--threshold", 0.5, "--json")[0])
+        assert found["note"] == note
+    assert json.loads(command("passk", "clear.jsonl", "--json")[0])["note"] == ""
+    out, _ = command("passk", "clear.jsonl", "--threshold", 0.5)
+    assert out.startswith("clear: 2 problems, 2 samples each, 0 unscorable, the verdicts are true ")
+    both = command("compare", "clear.jsonl", "graded.jsonl", "--threshold", 0.5, "--json")[0]
+    assert [json.loads(both)[side]["note"] for side in "ab"] == [notes["clear.jsonl"], ""]
+
+
+def test_one_problem_has_an_interval_for_itself_and_is_called_one(command):
+    write("lone.jsonl", [{"problem_id": "p0", "correct": True}])
+    out, _ = command("passk", "lone.jsonl", "--interval", "these-problems")
+    assert out.startswith("lone: 1 problem, 1 sample each, 0 unscorable\n")
+
+
 # What a user can do wrong
 
 
@@ -280,6 +332,10 @@ def test_mistakes_are_one_line_each(command):
         "one.jsonl", [{"problem_id": "p0", "correct": True}, {"problem_id": "x", "correct": True}]
     )
     write("lone.jsonl", [{"problem_id": "p0", "correct": True}])
+    write(
+        "left.jsonl",
+        [{"problem_id": p, "correct": {"a": True}.get(p)} for p in "abc"],
+    )
     write("null.jsonl", [{"problem_id": "p0", "correct": None}])
     write("empty.jsonl", [])
     write_run("run", {"test": [0.1, 0.2]})
@@ -289,7 +345,7 @@ def test_mistakes_are_one_line_each(command):
         "passk": "passk needs samples",
         "passk nope.jsonl": "there is no file nope.jsonl",
         "passk empty.jsonl": "empty.jsonl has no rows",
-        "passk null.jsonl": "null.jsonl: none of its 1 samples is scorable",
+        "passk null.jsonl": "null.jsonl: none of its samples is scorable (it has 1 sample)",
         "passk a.jsonl --k 1 8": "a.jsonl: pass@8 needs 8 scorable samples of every problem, but 2 "
         "of 2 problems have fewer, 'p0' only 4; lower k to 4",
         "passk a.jsonl --k 0": "--k needs different numbers of at least 1, got 0",
@@ -297,10 +353,20 @@ def test_mistakes_are_one_line_each(command):
         "passk a.jsonl --k x": "--k needs whole numbers, got 'x'",
         "passk --k 1 a.jsonl": "passk needs samples",
         "passk a.jsonl --k 1 b.jsonl": "got 'b.jsonl'; files come before --k",
-        "passk lone.jsonl": "at least 2 problems",
+        "passk lone.jsonl": "lone.jsonl: an interval for another set of such problems needs at "
+        "least 2 problems, got 1; for this very one: --interval these-problems",
+        "passk left.jsonl": "got 1, beside 2 without a scorable sample; for this very one",
         "passk a.jsonl --answers": "a.jsonl does not tell the answer of every sample",
         "passk a.jsonl --plot a.pdf": "--plot writes .svg or .png, got 'a.pdf'",
-        "passk a.jsonl --plot no/a.svg": "No such file or directory: 'no/a.svg'",
+        "passk a.jsonl --plot no/a.svg": "--plot no/a.svg: there is no folder 'no'; make it first",
+        "passk a.jsonl --k": "--k needs a value (gradmass passk --help)",
+        "passk a.jsonl --k --json": "--k needs a value",
+        "passk a.jsonl --k ,": "--k needs whole numbers, got ','",
+        "compare a.jsonl a.jsonl --k": "--k needs a value (gradmass compare --help)",
+        "passk a.jsonl --threshold nan": "--threshold must be a finite number such as 0.5, got nan",
+        "passk run --threshold nan": "--threshold must be a finite number such as 0.5, got nan",
+        "compare a.jsonl a.jsonl --threshold=-inf": "such as 0.5, got -inf",
+        "compare lone.jsonl lone.jsonl": "lone.jsonl and lone.jsonl: an interval for another set",
         "passk a.jsonl --interval both": "'both' is not one of problems-like-these, these-problems",
         "passk never": "run never has no exact evaluation",
         "compare a.jsonl": "missing B",

@@ -99,6 +99,40 @@ def test_a_model_compared_with_itself_is_not_told_apart():
         assert found.num_problems_needed is None
 
 
+@pytest.mark.parametrize("interval", ["problems-like-these", "these-problems"])
+def test_exchanging_the_models_mirrors_everything_exactly(interval):
+    generator = np.random.default_rng(6)
+    for seed in range(60):
+        num_problems = int(generator.integers(2, 40))
+        n_a, n_b = (int(n) for n in generator.integers(2, 7, size=2))
+        a = Sampled(generator.integers(n_a + 1, size=num_problems), n_a)
+        b = Sampled(generator.integers(n_b + 1, size=num_problems), n_b)
+        ks, options = range(1, min(n_a, n_b) + 1), {"interval": interval, "seed": seed}
+        ab = compare_pass_at_k(a, b, ks, num_draws=200, **options)
+        ba = compare_pass_at_k(b, a, ks, num_draws=200, **options)
+        for one, other in zip(ab, ba, strict=True):
+            mirrored = (-other.difference, -other.high, -other.low)
+            assert (one.difference, one.low, one.high) == mirrored
+            assert one.num_problems_needed == other.num_problems_needed
+
+
+def test_an_undecided_comparison_never_needs_fewer_problems_than_it_has():
+    generator, below = np.random.default_rng(7), 0
+    for _ in range(100):
+        num_problems = int(generator.integers(2, 9))
+        a, b = generator.integers(5, size=(2, num_problems))
+        for found in compare_pass_at_k(Sampled(a, 4), Sampled(b, 4), [1, 2], num_draws=200):
+            if found.is_decided or found.num_problems_needed is None:
+                continue
+            alone = num_problems_needed(
+                pass_at_k(a, 4, found.k) - pass_at_k(b, 4, found.k), level=0.95
+            )
+            below += alone <= num_problems
+            least = num_problems + 1
+            assert found.num_problems_needed == (alone if alone > num_problems else least)
+    assert below > 3  # that the rule was needed
+
+
 def test_on_these_problems_the_variances_of_both_models_add():
     generator = np.random.default_rng(1)
     a, b = generator.binomial(64, 0.5, 50), generator.binomial(16, 0.4, 50)

@@ -39,8 +39,9 @@ def test_sums_are_those_of_drawn_problems_whether_few_or_all_are_distinct(num_di
     columns = generator.random((num_distinct, 2))
     counts = np.full(num_distinct, 500 // num_distinct)
     counts[0] += 500 - counts.sum()
-    found = resampled_sums(columns, counts, 4_000, seed=0)
-    population = np.repeat(columns, counts, axis=0)
+    rows = generator.permutation(np.repeat(np.arange(num_distinct), counts))
+    found = resampled_sums(columns, rows, 4_000, seed=0)
+    population = columns[rows]
     assert found.mean(axis=0) == pytest.approx(population.sum(axis=0), rel=0.003)
     covariance = 500 * np.cov(population.T, bias=True)
     assert np.cov(found.T) == pytest.approx(covariance, abs=0.1 * covariance.max())
@@ -52,6 +53,24 @@ def test_the_interval_does_not_depend_on_the_number_of_cores(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     assert np.array_equal(interval_like_these(values, num_draws=2_000), first)
     assert not np.array_equal(interval_like_these(values, num_draws=2_000, seed=1), first)
+
+
+@pytest.mark.parametrize("values", [[0, 1], [0.25, -0.5, 0], [0.1] * 30 + [-0.3] * 30 + [0.0]])
+def test_negated_values_have_the_mirrored_interval(values):
+    values_NK = np.stack([values, np.square(values)], axis=1)
+    for level in (0.5, 0.9, 0.95):
+        low, high = interval_like_these(values_NK, (-1.0, 1.0), level=level, num_draws=1_000)
+        again = interval_like_these(-values_NK, (-1.0, 1.0), level=level, num_draws=1_000)
+        assert np.array_equal(again, (-high, -low))
+
+
+def test_of_several_most_frequent_values_the_widest_ends_hold():
+    # Two of three problems differ from each value: Clopper and Pearson's bound for 1 of 2 of them.
+    share = scipy.stats.binomtest(2, 4).proportion_ci(method="exact").high
+    low, high = interval_like_these(np.array([[0.4], [0.4], [0.6], [0.6]]))
+    assert low[0] >= 0.4 - share * 0.4 - 1e-9
+    assert high[0] <= 0.6 + share * 0.4 + 1e-9
+    assert (low[0], high[0]) == pytest.approx((0.4 - share * 0.4, 0.6 + share * 0.4), rel=1e-9)
 
 
 def test_many_k_in_one_pass_are_each_k_alone():

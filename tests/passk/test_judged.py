@@ -83,6 +83,14 @@ def test_a_threshold_also_judges_scores_of_0_and_1(tmp_path):
     rows = [{"problem_id": "a", "correct": s} for s in (1, 2, 3, True)]
     (found,) = read_judged(write(tmp_path / "rows.jsonl", rows), threshold=2)
     assert counts(found) == {"a": (3, 4, 0)}
+    assert found.note == "1 verdict is true or false, not graded by --threshold"
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf")])
+def test_a_threshold_that_is_no_number_is_refused(tmp_path, threshold):
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(UsageError, match=f"finite number such as 0.5, got {threshold}"):
+        read_judged(path, threshold=threshold)
 
 
 @pytest.mark.parametrize("size", [4, 1000])

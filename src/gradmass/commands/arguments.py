@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import tyro
@@ -36,9 +37,28 @@ def parse(cls: type[T], command: str, argv: Sequence[str], recipe: type | None =
         raise UsageError(f"{_reason(event, argv, flags, dotted)} (gradmass {command} --help)")
 
     with tyro_errors.on_parse_error(refuse):
-        return tyro.cli(
+        parsed = tyro.cli(
             cls, args=list(argv), prog=f"gradmass {command}", config=(tyro.conf.FlagCreatePairsOff,)
         )
+    for name, flag in zip(names, flags, strict=True):
+        # tyro takes a flag of several values without any.
+        if flag in argv and getattr(parsed, name, None) == ():
+            raise UsageError(f"{flag} needs a value (gradmass {command} --help)")
+    return parsed
+
+
+def check_plot(file: Path | None) -> None:
+    """Refuse a figure that could not be written, before anything is computed.
+
+    Raises:
+        UsageError: It is neither .svg nor .png, or its folder is not there.
+    """
+    if file is None:
+        return
+    if file.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot writes .svg or .png, got {str(file)!r}")
+    if not file.parent.is_dir():
+        raise UsageError(f"--plot {file}: there is no folder {str(file.parent)!r}; make it first")
 
 
 def split_recipe_flags(cls: type, argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from gradmass.commands.arguments import parse
-from gradmass.commands.measured import Model, checked_ks, load_all
+from gradmass.commands.measured import Model, check_interval, checked_ks, load_all
 from gradmass.commands.passk import MEANING
 from gradmass.metrics.estimates import (
     Exact,
     Interval,
-    Measured,
     PairedPassAtK,
     compare_pass_at_k,
 )
@@ -57,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
     pairs = _pairs(ours, theirs)
     found = []
     for a, b in pairs:
+        check_interval([a, b], arguments.interval)
         ks = checked_ks([a, b], arguments.k)
         paired = compare_pass_at_k(a.measured, b.measured, ks, interval=arguments.interval)
         found.append((a, b, paired))
@@ -117,8 +117,8 @@ def _same_problems(a: Model, b: Model) -> tuple[Model, Model]:
 def _entry(a: Model, b: Model, paired: Sequence[PairedPassAtK]) -> dict[str, Any]:
     """Plain JSON."""
     return {
-        "a": {"label": a.label, "source": str(a.source), **_rests_on(a.measured)},
-        "b": {"label": b.label, "source": str(b.source), **_rests_on(b.measured)},
+        "a": {"label": a.label, "source": str(a.source), **_rests_on(a)},
+        "b": {"label": b.label, "source": str(b.source), **_rests_on(b)},
         "part": a.part,
         "level": paired[0].level,
         "num_problems": paired[0].num_problems,
@@ -140,10 +140,11 @@ def _entry(a: Model, b: Model, paired: Sequence[PairedPassAtK]) -> dict[str, Any
     }
 
 
-def _rests_on(measured: Measured) -> dict[str, Any]:
+def _rests_on(model: Model) -> dict[str, Any]:
     return {
-        "samples_per_problem": measured.num_samples_range,
-        "num_unscorable": measured.num_unscorable,
+        "samples_per_problem": model.measured.num_samples_range,
+        "num_unscorable": model.measured.num_unscorable,
+        "note": model.note,
     }
 
 
@@ -182,6 +183,7 @@ def print_comparisons(
     if interval == "problems-like-these":
         text = (
             "Problems needed: so many like these would tell A from B four times in five, if the "
-            "true difference and scatter are those seen."
+            "true difference and scatter are those seen; where A and B are not told apart, more "
+            "than there are now."
         )
         console.print(text, highlight=False)

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from gradmass.commands.arguments import parse
+from gradmass.commands.arguments import check_plot, parse
 from gradmass.masses import (
     Equalise,
     FunctionWeight,
@@ -87,8 +87,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(Arguments, "masses", argv)
     if not arguments.weights:
         raise UsageError("masses needs a weight, such as fade (gradmass weights lists them)")
-    if arguments.plot is not None and arguments.plot.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot writes .svg or .png, got {str(arguments.plot)!r}")
+    check_plot(arguments.plot)
     group_size = read_group_size(arguments.group_size)
     is_curve = arguments.json or arguments.plot is not None
     p_N = read_p(arguments.p) if arguments.p else CURVE_N if is_curve else TABLE_N

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from gradmass.metrics.estimates import Exact, Measured, Sampled
+from gradmass.metrics.estimates import Exact, Interval, Measured, Sampled
 from gradmass.metrics.passk import ladder
 from gradmass.record import Run
-from gradmass.record.judged import Judged, read_judged
+from gradmass.record.judged import Judged, check_threshold, counted, read_judged
 from gradmass.types import UsageError
 
 EXACT_KS = (1, 10, 100)
@@ -45,15 +45,17 @@ class Model:
     @property
     def what(self) -> str:
         """Problems, samples, and what was left out, in words."""
-        parts = [f"{len(self.problem_ids)} problems"]
+        parts = [counted(len(self.problem_ids), "problem")]
         if self.measured.num_samples_range is None:
             parts.append("exact")
         else:
             low, high = self.measured.num_samples_range
-            parts.append(f"{low} samples each" if low == high else f"{low} to {high} samples each")
+            samples = counted(high, "sample")
+            parts.append(f"{samples} each" if low == high else f"{low} to {samples} each")
             parts.append(f"{self.measured.num_unscorable} unscorable")
         if self.unscored_ids:
-            parts.append(f"{len(self.unscored_ids)} problems without a scorable sample left out")
+            left_out = counted(len(self.unscored_ids), "problem")
+            parts.append(f"{left_out} without a scorable sample left out")
         return ", ".join(parts + [self.note] * bool(self.note))
 
     def place_of(self, problem_id: str) -> str:
@@ -83,7 +85,7 @@ def load(path: Path, score: str | None, threshold: float | None) -> list[Model]:
         UsageError: As in ``read_judged``; a run without exact evaluations; no scorable sample.
     """
     if path.is_dir() and (path / "evaluations.jsonl").is_file():
-        return _exact(path)
+        return _exact(path, threshold)
     found = read_judged(path, score=score, threshold=threshold)
     return [_sampled(judged, _label(path, judged.part)) for judged in found]
 
@@ -113,6 +115,8 @@ def checked_ks(models: Sequence[Model], texts: Sequence[str]) -> tuple[int, ...]
         UsageError: A k that is no number, below 1, twice, or above the samples of a problem.
     """
     ks = [_whole(part) for text in texts for part in text.split(",") if part]
+    if texts and not ks:
+        raise UsageError(f"--k needs whole numbers, got {' '.join(texts)!r}")
     if len(set(ks)) < len(ks) or any(k < 1 for k in ks):
         raise UsageError(f"--k needs different numbers of at least 1, got {' '.join(map(str, ks))}")
     ranges = [model.measured.num_samples_range for model in models]
@@ -123,6 +127,26 @@ def checked_ks(models: Sequence[Model], texts: Sequence[str]) -> tuple[int, ...]
         if model.judged is not None:
             model.judged.scored().check_ks(ks)
     return tuple(sorted(ks))
+
+
+def check_interval(models: Sequence[Model], interval: Interval) -> None:
+    """Refuse what an interval for problems like these cannot be drawn from.
+
+    Args:
+        models: One, or two that are compared and have the same problems.
+        interval: What the interval is for.
+
+    Raises:
+        UsageError: There is only one problem.
+    """
+    if interval != "problems-like-these" or len(models[0].problem_ids) > 1:
+        return
+    left_out = len({name for model in models for name in model.unscored_ids})
+    beside = f", beside {left_out} without a scorable sample" if left_out else ""
+    raise UsageError(
+        f"{' and '.join(map(_full_label, models))}: an interval for another set of such problems "
+        f"needs at least 2 problems, got 1{beside}; for this very one: --interval these-problems"
+    )
 
 
 def _whole(text: str) -> int:
@@ -147,8 +171,10 @@ def _sampled(judged: Judged, label: str) -> Model:
     )
 
 
-def _exact(path: Path) -> list[Model]:
+def _exact(path: Path, threshold: float | None) -> list[Model]:
     """The last exact evaluation of each split of a run."""
+    check_threshold(threshold)
+    beside = "" if threshold is None else "; not graded by --threshold"
     last = {row["split"]: row for row in Run(path).evaluations}
     if not last:
         raise UsageError(
@@ -161,7 +187,7 @@ def _exact(path: Path) -> list[Model]:
             split,
             tuple(row["problem_ids"]),
             Exact(np.array(row["solve_probability"])),
-            note=f"step {row['step']}",
+            note=f"step {row['step']}{beside}",
         )
         for split, row in last.items()
     ]

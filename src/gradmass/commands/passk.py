@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from gradmass.commands.arguments import parse
-from gradmass.commands.measured import Model, checked_ks, load_all
+from gradmass.commands.arguments import check_plot, parse
+from gradmass.commands.measured import Model, check_interval, checked_ks, load_all
 from gradmass.commands.passk_tables import latex, markdown
 from gradmass.metrics.answers import distinct_right_at_k, maj_at_k
 from gradmass.metrics.estimates import Interval, PassAtK, Sampled, estimate_pass_at_k
@@ -65,10 +65,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(Arguments, "passk", argv)
     if not arguments.samples:
         raise UsageError("passk needs samples, such as samples.jsonl (gradmass passk --help)")
-    if arguments.plot is not None and arguments.plot.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot writes .svg or .png, got {str(arguments.plot)!r}")
+    check_plot(arguments.plot)
     loaded = load_all(arguments.samples, arguments.score, arguments.threshold)
     models = [model for models in loaded for model in models]
+    for model in models:
+        check_interval([model], arguments.interval)
     ks = checked_ks(models, arguments.k)
     results = [Result.of(model, ks, arguments.interval, arguments.answers) for model in models]
     if arguments.plot is not None:

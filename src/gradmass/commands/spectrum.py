@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradmass.commands.arguments import parse
+from gradmass.commands.arguments import check_plot, parse
 from gradmass.commands.progress import BytesProgress
 from gradmass.record import Run
 from gradmass.types import UsageError
@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(Arguments, "spectrum", argv)
     if arguments.top < 1:
         raise UsageError(f"--top must be at least 1, got {arguments.top}")
-    if arguments.plot is not None and arguments.plot.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot writes .svg or .png, got {str(arguments.plot)!r}")
+    check_plot(arguments.plot)
     part = _part(arguments)
     base, tuned = _resolve(arguments.base), _resolve(arguments.tuned)
     from gradmass.spectra.compare import Split, compare

@@ -119,8 +119,11 @@ class PairedPassAtK:
         level: Of the interval.
         num_problems: Number of problems.
         num_problems_needed: Problems like these with which the interval would exclude 0 four times
-            in five, if the true difference and scatter were those seen; None where the difference
-            is 0 or the interval is for these problems alone.
+            in five, if the true difference and scatter were those seen (``num_problems_needed``).
+            That is a normal approximation, which the interval is not: where it names no more than
+            the present N although the interval contains 0, this is N + 1, the least that is not
+            known to be too few. None where the difference is 0 or the interval is for these
+            problems alone.
     """
 
     k: int
@@ -209,7 +212,8 @@ def compare_pass_at_k(
     scatter: two intervals that overlap do not show that two models are alike. For *problems like
     these* the problems' differences are resampled; for *these problems* the two intervals within
     problems combine as independent ones, ``d - sqrt((a - low_a)^2 + (high_b - b)^2)`` and
-    ``d + sqrt((high_a - a)^2 + (b - low_b)^2)`` (Newcombe 1998, method 10).
+    ``d + sqrt((high_a - a)^2 + (b - low_b)^2)`` (Newcombe 1998, method 10). Exchanging the models
+    exactly negates the difference and mirrors its interval.
 
     Args:
         a: The first model.
@@ -242,9 +246,14 @@ def compare_pass_at_k(
         low_K, high_K = interval_like_these(
             difference_NK, (-1.0, 1.0), level=level, num_draws=num_draws, seed=seed
         )
+        needed_K = [num_problems_needed(column_N, level=level) for column_N in difference_NK.T]
+        for i, needed in enumerate(needed_K):
+            if needed is not None and low_K[i] <= 0 <= high_K[i]:
+                needed_K[i] = max(needed, len(a_NK) + 1)
     else:
         ends = [_difference_within(a, b, k, level) for k in ks]
         low_K, high_K = np.array(ends).T
+        needed_K = [None] * len(ks)
     return [
         PairedPassAtK(
             k,
@@ -256,9 +265,7 @@ def compare_pass_at_k(
             interval,
             level,
             len(a_NK),
-            num_problems_needed(difference_NK[:, i], level=level)
-            if interval == "problems-like-these"
-            else None,
+            needed_K[i],
         )
         for i, k in enumerate(ks)
     ]
@@ -298,6 +305,11 @@ def _difference_within(a: Measured, b: Measured, k: int, level: float) -> tuple[
     (low_a, high_a), (low_b, high_b) = a.within(k, level), b.within(k, level)
     difference = value_a - value_b
     return (
-        difference - math.hypot(value_a - low_a, high_b - value_b),
-        difference + math.hypot(high_a - value_a, value_b - low_b),
+        difference - _root_sum_of_squares(value_a - low_a, high_b - value_b),
+        difference + _root_sum_of_squares(high_a - value_a, value_b - low_b),
     )
+
+
+def _root_sum_of_squares(x: float, y: float) -> float:
+    # math.hypot may round differently for (y, x).
+    return math.sqrt(x * x + y * y)

@@ -139,7 +139,11 @@ def interval_like_these(
     reach is known from the most frequent value v: if m of N problems differ from it, the share of
     all such problems that do is below an exact binomial (Clopper-Pearson) bound pi, and the mean
     within ``v - pi (v - lowest)`` and ``v + pi (highest - v)``. So an interval has a width even
-    where all problems are solved: [.88, 1] for 30.
+    where all problems are solved: [.88, 1] for 30. Where several values are the most frequent, the
+    widest ends of them hold.
+
+    Of the negated values (and bounds) the intervals are exactly the mirrored ones: which of two
+    models comes first does not matter.
 
     Args:
         values_NK: A finite value for each problem and column (k), shape ``[N, K]``, N >= 2.
@@ -161,7 +165,7 @@ def interval_like_these(
     >>> low_K.round(2), high_K  # .025^(1/30): a smaller share would have shown a failure
     (array([0.88]), array([1.]))
     """
-    values_NK = np.asarray(values_NK, dtype=np.float64)
+    values_NK = np.asarray(values_NK, dtype=np.float64) + 0.0  # turns -0 into 0
     _check_level(level)
     lowest, highest = bounds
     if values_NK.ndim != 2 or len(values_NK) < 2:
@@ -176,10 +180,13 @@ def interval_like_these(
         raise UsageError(f"num_draws must be at least 100, got {num_draws}")
     num_problems = len(values_NK)
     mean_K, spread_K = values_NK.mean(axis=0), values_NK.std(axis=0)
-    # Problems of equal values are drawn together.
-    distinct_JK, count_J = np.unique(values_NK, axis=0, return_counts=True)
-    centred_JK = distinct_JK - mean_K
-    sums = resampled_sums(np.hstack([centred_JK, centred_JK**2]), count_J, num_draws, seed)
+    # Problems of equal values are drawn together, in order of the first of them: sorted by value,
+    # negated values would get other draws.
+    _, first_J, row_N = np.unique(values_NK, axis=0, return_index=True, return_inverse=True)
+    order_J = np.argsort(first_J)
+    row_N = np.argsort(order_J)[row_N.reshape(-1)]
+    centred_JK = values_NK[first_J[order_J]] - mean_K
+    sums = resampled_sums(np.hstack([centred_JK, centred_JK**2]), row_N, num_draws, seed)
     shift_DK, square_DK = np.hsplit(sums / num_problems, 2)
     variance_DK = square_DK - shift_DK**2
     is_flat_DK = variance_DK <= 1e-12 * spread_K**2
@@ -188,7 +195,8 @@ def interval_like_these(
     spread_DK = np.sqrt(np.where(is_flat_DK, 1.0, variance_DK))
     t_DK = np.where(is_flat_DK, far_DK, shift_DK / spread_DK)
     # By rank, because infinities cannot be interpolated.
-    ranks = [int((1 + side * level) / 2 * (num_draws - 1) + 0.5) for side in (-1, 1)]
+    rank = int((1 - level) / 2 * (num_draws - 1) + 0.5)
+    ranks = [rank, num_draws - 1 - rank]
     low_t_K, high_t_K = np.partition(t_DK, ranks, axis=0)[ranks]
     inner_K, outer_K = _mode_bounds(values_NK, bounds, level)
     is_flat_K = spread_K <= 1e-12 * (highest - lowest)
@@ -254,9 +262,10 @@ def _mode_bounds(
     ends = []
     for values_N in values_NK.T:
         distinct, counts = np.unique(values_N, return_counts=True)
-        mode = distinct[counts.argmax()]
+        modes = distinct[counts == counts.max()]
         share = _largest_share(int(len(values_N) - counts.max()), len(values_N), (1 - level) / 2)
-        ends.append((mode - share * (mode - bounds[0]), mode + share * (bounds[1] - mode)))
+        low, high = modes[0] - share * (modes[0] - bounds[0]), modes[-1]
+        ends.append((low, high + share * (bounds[1] - high)))
     low_K, high_K = np.array(ends).T
     return low_K, high_K
 

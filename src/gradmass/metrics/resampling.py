@@ -12,7 +12,7 @@ MULTINOMIAL_COST = 12
 
 
 def resampled_sums(
-    columns_JC: np.ndarray, count_J: np.ndarray, num_draws: int, seed: int
+    columns_JC: np.ndarray, row_N: np.ndarray, num_draws: int, seed: int
 ) -> np.ndarray:
     """Sums over N problems drawn with replacement, of several columns of values at once.
 
@@ -23,7 +23,7 @@ def resampled_sums(
 
     Args:
         columns_JC: Values of the J distinct problems, shape ``[J, C]``.
-        count_J: How many problems have each row's values; N is their sum.
+        row_N: Which row has the values of each of the N problems; every row has at least one.
         num_draws: D.
         seed: The draws come in chunks with random streams of their own, so that the sums do not
             depend on the number of cores.
@@ -31,16 +31,16 @@ def resampled_sums(
     Returns:
         Shape ``[D, C]``.
 
-    >>> resampled_sums(np.array([[1.0, 2.0]]), np.array([5]), 2, seed=0)
+    >>> resampled_sums(np.array([[1.0, 2.0]]), np.zeros(5, dtype=int), 2, seed=0)
     array([[ 5., 10.],
            [ 5., 10.]])
     """
-    num_problems, num_distinct = int(count_J.sum()), len(count_J)
+    num_problems, num_distinct = len(row_N), len(columns_JC)
+    count_J = np.bincount(row_N)
     is_multinomial = num_distinct * MULTINOMIAL_COST <= num_problems
     rows = max(1, CHUNK_ENTRIES // (num_distinct if is_multinomial else num_problems))
     sizes = [min(rows, num_draws - start) for start in range(0, num_draws, rows)]
     streams = np.random.SeedSequence(seed).spawn(len(sizes))
-    row_N = np.repeat(np.arange(num_distinct), count_J)
 
     def chunk(size: int, stream: np.random.SeedSequence) -> np.ndarray:
         generator = np.random.Generator(np.random.SFC64(stream))
@@ -48,8 +48,9 @@ def resampled_sums(
             times_DJ = generator.multinomial(num_problems, count_J / num_problems, size=size)
         else:
             drawn_DN = generator.integers(num_problems, size=(size, num_problems), dtype=np.uint32)
-            rows_DN = row_N[drawn_DN] if num_distinct < num_problems else drawn_DN
-            times_DJ = np.stack([np.bincount(drawn, minlength=num_distinct) for drawn in rows_DN])
+            times_DJ = np.stack(
+                [np.bincount(row, minlength=num_distinct) for row in row_N[drawn_DN]]
+            )
         sums_DC: np.ndarray = times_DJ.astype(np.float64) @ columns_JC
         return sums_DC
 

@@ -1,13 +1,15 @@
 """Read judged samples of whatever tool, told by what is in the file."""
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gradmass.record.judged.inspect_log import read_inspect, read_inspect_json
 from gradmass.record.judged.rows import first_row, read_human_eval, read_rollouts, read_rows, short
-from gradmass.record.judged.tally import Judged
+from gradmass.record.judged.tally import Judged, counted
 from gradmass.record.judged.tools import read_evalplus, read_livecodebench, read_lm_eval
 from gradmass.types import UsageError
 
@@ -29,12 +31,14 @@ def read_judged(
         path: File, or folder written by ``gradmass eval``.
         score: Which verdict to count where the file has several: ``base`` or ``plus`` of evalplus,
             METRIC,FILTER of lm-eval, a scorer of inspect.
-        threshold: Scores of at least this count as right; None refuses all but 0 and 1.
+        threshold: Scores of at least this count as right; None refuses all but 0 and 1. Verdicts
+            that are true or false stay what they are, and the result's note says so.
 
     Raises:
-        UsageError: The file is not there, is of no known format, or has something in it that cannot
-            be read; the message names the file and the place.
+        UsageError: The threshold is not finite; the file is not there, is of no known format, or
+            has something in it that cannot be read; the message names the file and the place.
     """
+    check_threshold(threshold)
     if path.is_dir():
         if not (path / SAMPLES_FILE).is_file():
             raise UsageError(f"folder {path} has no {SAMPLES_FILE}; name a file, or another folder")
@@ -55,7 +59,28 @@ def read_judged(
         raise UsageError(
             f"{path} has one verdict a sample, {found[0].score!r}: --score is not for it"
         )
-    return found
+    return found if threshold is None else [_with_threshold_noted(judged) for judged in found]
+
+
+def check_threshold(threshold: float | None) -> None:
+    """Refuse a threshold that no score, or every one, would reach.
+
+    Raises:
+        UsageError: It is NaN or infinite.
+    """
+    if threshold is not None and not math.isfinite(threshold):
+        raise UsageError(f"--threshold must be a finite number such as 0.5, got {threshold}")
+
+
+def _with_threshold_noted(judged: Judged) -> Judged:
+    num_clear = int(judged.num_samples_N.sum()) - judged.num_graded
+    if num_clear == 0:
+        return judged
+    which = "the verdicts are"
+    if judged.num_graded:
+        which = f"{counted(num_clear, 'verdict')} {'is' if num_clear == 1 else 'are'}"
+    note = f"{which} true or false, not graded by --threshold"
+    return replace(judged, note=f"{judged.note}; {note}" if judged.note else note)
 
 
 def _read_lines(path: Path, score: str | None, threshold: float | None) -> list[Judged]:

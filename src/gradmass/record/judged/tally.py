@@ -19,6 +19,15 @@ Votes = Counter[tuple[str | None, bool]]
 """How many samples of a problem gave each answer (None: no answer), and whether it is right."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "problem"), counted(2, "problem")
+    ('1 problem', '2 problems')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 @dataclass(frozen=True)
 class Judged:
     """Judged samples of one model on one set of problems, in order of the problems' ids.
@@ -33,6 +42,7 @@ class Judged:
         num_unscorable_N: Samples of each problem of which nothing is known.
         line_N: The line on which each problem comes first; 0 where the file has no lines.
         votes: Answers of each problem's scorable samples, None where the file does not tell them.
+        num_graded: How many samples a threshold judged, over all problems of the file.
         note: What a reader of the result has to know; may be empty.
     """
 
@@ -45,6 +55,7 @@ class Judged:
     num_unscorable_N: np.ndarray
     line_N: np.ndarray
     votes: tuple[Votes, ...] | None = None
+    num_graded: int = 0
     note: str = ""
 
     @property
@@ -73,9 +84,8 @@ class Judged:
             UsageError: There is none.
         """
         if not self.num_samples_N.any():
-            raise UsageError(
-                f"{self.name}: none of its {self.num_unscorable_N.sum()} samples is scorable"
-            )
+            samples = counted(int(self.num_unscorable_N.sum()), "sample")
+            raise UsageError(f"{self.name}: none of its samples is scorable (it has {samples})")
         pairs = zip(self.problem_ids, self.num_samples_N.tolist(), strict=True)
         return self.only(name for name, num_samples in pairs if num_samples)
 
@@ -95,7 +105,8 @@ class Judged:
             few, beside = int((self.num_samples_N < k).sum()), f" beside {lost} unscorable ones"
             raise UsageError(
                 f"{self.name}: pass@{k} needs {k} scorable samples of every problem, but {few} of "
-                f"{len(self.problem_ids)} problems have fewer, {self.problem_ids[i]!r} only {n}"
+                f"{counted(len(self.problem_ids), 'problem')} {'has' if few == 1 else 'have'} "
+                f"fewer, {self.problem_ids[i]!r} only {n}"
                 f"{beside if lost else ''}; lower k to {n}"
             )
 
@@ -120,6 +131,7 @@ class Tally:
     _line: "array[int]" = field(default_factory=lambda: array("q"))
     _votes: dict[int, Votes] = field(default_factory=dict)
     _all_answer: bool = True
+    _num_graded: int = 0
 
     def add(
         self,
@@ -215,6 +227,7 @@ class Tally:
             num_unscorable_N,
             np.frombuffer(self._line, dtype=np.int64)[first_N][order],
             tuple(self._votes.get(i, Counter()) for i in order) if has_votes else None,
+            self._num_graded,
             note,
         )
 
@@ -227,6 +240,7 @@ class Tally:
                 f"{where}: a verdict is true, false, null (unscorable) or a score, got {score!r}"
             )
         if self.threshold is not None:
+            self._num_graded += 1
             return int(score >= self.threshold)
         if score in (0, 1):
             return int(score)
