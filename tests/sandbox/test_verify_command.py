@@ -54,12 +54,26 @@ def test_a_slow_program(verify):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ("{", "problem.json: Expecting property name"),
+        ("{", "problem.json is no JSON (Expecting property name"),
         ("[]", "problem.json: a problem is a JSON object, got list"),
         ({}, "problem.json: a problem needs tests"),
         ({"tests": []}, "problem.json: a problem without tests: every program would pass"),
         ({"tests": [{"stdin": ""}]}, "test 1 is {stdin}, and should be {stdin, stdout} or"),
-        ({"tests": [{"stdin": 1, "stdout": ""}]}, "test 1: stdin may not be 1"),
+        ({"tests": [{"stdin": 1, "stdout": ""}]}, "test 1: stdin may not be 1; it is text"),
+        ({"tests": {}}, "a problem: tests may not be {}; it is a list of {stdin, stdout} or"),
+        (SUM | {"time_limit_s": "3"}, "may not be '3'; it is a number of seconds above 0 and"),
+        (SUM | {"comparison": "x"}, "it is an object with any of tolerance, match_lines, match_c"),
+        (SUM | {"comparison": {"match_case": 1}}, "match_case may not be 1; it is true or false"),
+        (
+            {"tests": [{"check": "f()"}, {"check": "x = 1\nassert ("}]},
+            "problem.json: test 2 does not compile: '(' was never closed (line 2: assert ()",
+        ),
+        (
+            {"entry_point": "f", "tests": [{"check": "assert f()=="}]},
+            "problem.json: test 1 does not compile: invalid syntax (line 1: assert f()==)",
+        ),
+        (SUM | {"prelude": "def g(:"}, "the prelude does not compile: invalid syntax (line 1: def"),
+        (SUM | {"prelude": "x = '\ud800'"}, "the prelude does not compile: UnicodeEncodeError"),
         ({"tests": [{"args": [], "expected": 1}]}, "test 1 calls a function; name it: entry_point"),
         (SUM | {"time_limit": 3}, "no 'time_limit'; did you mean 'time_limit_s'?"),
         (
@@ -68,7 +82,10 @@ def test_a_slow_program(verify):
         ),
         (SUM | {"memory_mb": 5}, "memory_mb must be from 64 to 1048576, got 5"),
         (SUM | {"memory_mb": 2**50}, "memory_mb must be from 64 to 1048576, got 1125899906842624"),
-        (SUM | {"memory_mb": True}, "memory_mb may not be True"),
+        (
+            SUM | {"memory_mb": True},
+            "memory_mb may not be True; it is a whole number of MiB from 64",
+        ),
         (SUM | {"comparison": {"case": False}}, "a comparison has no 'case'"),
     ],
 )
@@ -95,6 +112,33 @@ def test_arguments_that_cannot_be_used_are_one_line(capsys, arguments, message):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_prelude_that_fails_is_no_verdict_on_the_program(verify):
+    code, out, _ = verify(SUM | {"prelude": "import nonexist"}, READS, "--json")
+    assert (code, json.loads(out)["verdict"]) == (2, "error")
+
+
+@pytest.mark.parametrize("flag", ["--problem", "--program"])
+def test_files_that_cannot_be_read_are_named_in_one_line(tmp_path, monkeypatch, capsys, flag):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.json").write_text(json.dumps(SUM))
+    (tmp_path / "good.py").write_text(READS)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    takes = {"--problem": "a JSON file with tests", "--program": "a file of Python"}[flag]
+    for name, what in {
+        "gone": "gone does not exist",
+        "folder": "folder is a folder",
+        "latin": "latin is no UTF-8 text",
+    }.items():
+        files = {"--problem": "good.json", "--program": "good.py"} | {flag: name}
+        with pytest.raises(SystemExit) as end:
+            main(["verify", "code", *(f"{key}={value}" for key, value in files.items())])
+        err = capsys.readouterr().err
+        assert end.value.code == 2
+        assert err.startswith(f"gradmass: error: {what}")
+        assert err.endswith(f"; {flag} takes {takes}\n")
 
 
 def test_help_lists_the_kinds(capsys):

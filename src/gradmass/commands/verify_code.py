@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     arguments = parse(Arguments, "verify code", argv)
     problem = read_problem(arguments.problem)
-    program = _text(arguments.program)
+    program = _text(arguments.program, "--program")
     with CodeVerifier(
         num_workers=1,
         isolation=arguments.isolation,
@@ -53,20 +53,38 @@ def read_problem(path: Path) -> CodeProblem:
     """Read a problem from a JSON file.
 
     Raises:
-        UsageError: It is no problem; the line names the file.
-        OSError: It cannot be read.
+        UsageError: It cannot be read or is no problem; the line names the file.
     """
+    text = _text(path, "--problem")
     try:
-        return CodeProblem.from_json(json.loads(_text(path)))
-    except (ValueError, RecursionError) as error:  # UsageError and JSON's own are ValueErrors
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f'{path} is no JSON ({error}); --problem takes {{"tests": [...], ...}}, which '
+            "gradmass verify code --help shows"
+        ) from error
+    except (ValueError, RecursionError) as error:  # a number too long, nested too deep
+        raise UsageError(f"{path}: {error}") from error
+    try:
+        return CodeProblem.from_json(data)
+    except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, flag: str) -> str:
+    kind = {"--problem": "a JSON file with tests", "--program": "a file of Python"}[flag]
     try:
         return path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist; {flag} takes {kind}") from error
+    except IsADirectoryError as error:
+        raise UsageError(f"{path} is a folder; {flag} takes {kind}") from error
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror}); {flag} takes {kind}"
+        ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: no UTF-8 text ({error})") from error
+        raise UsageError(f"{path} is no UTF-8 text ({error}); {flag} takes {kind}") from error
 
 
 def _as_json(verdict: Verdict) -> str:

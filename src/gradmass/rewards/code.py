@@ -214,6 +214,11 @@ def _judging(problem: CodeProblem, program: str) -> Callable[[Judge], Verdict]:
             except (SandboxLost, OSError, UsageError) as error:
                 reason = error
                 judge.discard()
+            except Exception as error:
+                # Such as a message that is none: of this program alone, not of its batch.
+                judge.discard()
+                reason = RuntimeError(f"{type(error).__name__}: {error}")
+                break
         return Verdict(Outcome.ERROR, f"sandbox: {reason}", num_tests=len(problem.tests))
 
     return task

@@ -18,7 +18,7 @@ from gradmass.rewards.code_tests import Tester, cause_of
 from gradmass.rewards.outputs import same_text, same_value
 from gradmass.rewards.sandbox import Code, Ended, Limits, Worker
 from gradmass.rewards.sandbox.inside import plain, wire
-from gradmass.rewards.sandbox.inside.roles import REPLY_BYTES
+from gradmass.rewards.sandbox.inside.roles import IN_PRELUDE, REPLY_BYTES
 from gradmass.rewards.verdict import Outcome, Verdict
 
 SHOWN, DETAIL = 60, 300
@@ -122,7 +122,7 @@ class Judge:
         ended = self.prepare().run("script", code, limits, test.stdin)
         fault = _fault(ended, problem)
         if fault is not None:
-            return fault
+            return self._unless_prelude(fault, problem)
         printed = ended.stdout.decode("utf-8", "replace")
         if problem.checker is not None:
             return _checked(problem, test, printed)
@@ -148,9 +148,10 @@ class Judge:
                     assert isinstance(test, CallTest)
                     yield self._answer(problem, test, host)
             except (EOFError, ConnectionError):
-                yield _fault(worker.end(), problem) or _Result(
+                fault = _fault(worker.end(), problem) or _Result(
                     Outcome.WRONG, "it ended by itself before it answered"
                 )
+                yield self._unless_prelude(fault, problem)
                 return
             except TimeoutError:
                 worker.stop()
@@ -203,10 +204,25 @@ class Judge:
             return RIGHT if said["calls"] else never
         if said.get("gone"):
             gone = _Result(Outcome.WRONG, "it ended by itself before it answered")
-            return _fault(ended, problem) or gone
+            return self._unless_prelude(_fault(ended, problem) or gone, problem)
         if said.get("timeout"):
             return _timeout(ended, problem)
-        return _Result(Outcome.WRONG, said["detail"])
+        return self._unless_prelude(_Result(Outcome.WRONG, said["detail"]), problem)
+
+    def _unless_prelude(self, fault: _Result, problem: CodeProblem) -> _Result:
+        """The fault, unless the prelude fails without the program too: then no one's.
+
+        A process that ran the program can say anything of the prelude. What it says is a reason to
+        run the prelude alone, and only how that ends counts. No job may be running.
+        """
+        if not problem.prelude or IN_PRELUDE not in fault.detail:
+            return fault
+        limits = Limits(wall_s=problem.time_limit_s, memory_mb=problem.memory_mb)
+        ended = self.prepare().run("script", Code("", problem.prelude), limits)
+        alone = _fault(ended, problem)
+        if alone is None or IN_PRELUDE not in alone.detail:
+            return fault
+        return _Result(Outcome.ERROR, f"the problem's prelude fails by itself: {alone.detail}")
 
 
 def _fault(ended: Ended, problem: CodeProblem) -> _Result | None:

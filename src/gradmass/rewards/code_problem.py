@@ -1,8 +1,11 @@
 """Problems whose answer is a program, with the tests it has to pass."""
 
 import re
+import reprlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from gradmass.registry import nearest
@@ -66,6 +69,34 @@ FORMS: dict[type[Test], dict[str, Any]] = {
 }
 """Kinds of tests in JSON: the keys of each, in the order of its fields, and their types."""
 
+A_TEST = " or ".join("{" + ", ".join(kinds) + "}" for kinds in FORMS.values())
+PROBLEM_KINDS: dict[str, Any] = {
+    "tests": list,
+    "entry_point": str | None,
+    "time_limit_s": int | float,
+    "memory_mb": int,
+    "prelude": str,
+    "comparison": dict,
+}
+COMPARISON_KINDS: dict[str, Any] = {
+    "tolerance": int | float,
+    "match_lines": bool,
+    "match_case": bool,
+}
+KIND_WORDS: dict[Any, str] = {
+    str: "text",
+    str | None: "text or null",
+    int | float: "a number",
+    bool: "true or false",
+    list: "a list",
+}
+KEY_WORDS = {
+    "tests": f"a list of {A_TEST}",
+    "time_limit_s": f"a number of seconds above 0 and at most {MAX_TIME_S:g}",
+    "memory_mb": f"a whole number of MiB from {MIN_MEMORY_MB} to {MAX_MEMORY_MB}",
+    "comparison": f"an object with any of {', '.join(COMPARISON_KINDS)}",
+}
+
 
 @dataclass(frozen=True)
 class CodeProblem:
@@ -84,7 +115,7 @@ class CodeProblem:
 
     Raises:
         UsageError: No tests; a bound out of range; tests that call without an entry point, or whose
-            arguments are no plain data.
+            arguments are no plain data; a prelude or an assert-style test that does not compile.
     """
 
     tests: tuple[Test, ...]
@@ -107,7 +138,10 @@ class CodeProblem:
             raise UsageError(
                 f"memory_mb must be from {MIN_MEMORY_MB} to {MAX_MEMORY_MB}, got {self.memory_mb!r}"
             )
+        _check_compiles(self.prelude, "the prelude")
         for number, test in enumerate(self.tests, start=1):
+            if isinstance(test, AssertTest):
+                _check_compiles(test.code, f"test {number}")
             needs_name = isinstance(test, CallTest) or (
                 isinstance(test, AssertTest) and re.search(r"^def check\(", test.code, re.M)
             )
@@ -132,26 +166,39 @@ class CodeProblem:
         Raises:
             UsageError: Another form, in one line that shows what is wrong.
         """
-        kinds: dict[str, Any] = {
-            "tests": list,
-            "entry_point": str | None,
-            "time_limit_s": int | float,
-            "memory_mb": int,
-            "prelude": str,
-            "comparison": dict,
-        }
-        fields = _checked(data, kinds, "a problem")
+        fields = _checked(data, PROBLEM_KINDS, "a problem")
         if "tests" not in fields:
             raise UsageError("a problem needs tests")
         fields["tests"] = tuple(
             _test_of(test, f"test {number}") for number, test in enumerate(fields["tests"], 1)
         )
         if "comparison" in fields:
-            kinds = {"tolerance": int | float, "match_lines": bool, "match_case": bool}
             fields["comparison"] = Comparison(
-                **_checked(fields["comparison"], kinds, "a comparison")
+                **_checked(fields["comparison"], COMPARISON_KINDS, "a comparison")
             )
         return cls(**fields)
+
+
+def _check_compiles(text: str, what: str) -> None:
+    fault = _syntax_fault(text)
+    if fault:
+        raise UsageError(f"{what} does not compile: {fault}")
+
+
+@lru_cache(maxsize=256)
+def _syntax_fault(text: str) -> str:
+    """Why this is no Python, with its line; "" if it is. Nothing of it is executed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes and comparisons in code of others
+            compile(text, "code", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = " ".join((error.text or "").split())[:80]
+        where = f"line {error.lineno}: {line}" if line else f"line {error.lineno}"
+        return f"{error.msg} ({where})" if error.lineno else error.msg
+    except (ValueError, MemoryError, RecursionError) as error:  # lone surrogates; nested too deep
+        return f"{type(error).__name__} {error}".strip()
+    return ""
 
 
 def _test_of(data: Any, where: str) -> Test:
@@ -160,9 +207,8 @@ def _test_of(data: Any, where: str) -> Test:
             values = _checked(data, kinds, where)
             values = {key: tuple(v) if kinds[key] is list else v for key, v in values.items()}
             return cls(*(values[key] for key in kinds))
-    forms = " or ".join("{" + ", ".join(kinds) + "}" for kinds in FORMS.values())
     found = "{" + ", ".join(data) + "}" if isinstance(data, Mapping) else repr(data)
-    raise UsageError(f"{where} is {found}, and should be {forms}")
+    raise UsageError(f"{where} is {found}, and should be {A_TEST}")
 
 
 def _checked(data: Any, kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -174,5 +220,6 @@ def _checked(data: Any, kinds: Mapping[str, Any], what: str) -> dict[str, Any]:
             raise UsageError(f"{what} has no {key!r}{nearest(key, kinds)}")
         is_number = kinds[key] in (int, int | float)
         if not isinstance(value, kinds[key]) or (is_number and isinstance(value, bool)):
-            raise UsageError(f"{what}: {key} may not be {value!r}")
+            words = KEY_WORDS.get(key) or KIND_WORDS[kinds[key]]
+            raise UsageError(f"{what}: {key} may not be {reprlib.repr(value)}; it is {words}")
     return dict(data)

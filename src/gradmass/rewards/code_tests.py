@@ -82,7 +82,7 @@ class Tester:
             self._close_shared()
             return {"passed": False, "timeout": True}
         except (EOFError, ConnectionError):
-            cause = cause_of(worker.end())
+            cause = cause_of(worker.end_soon())
             self._close_shared()
             return {"passed": False, "detail": cause or "the test came to no end"}
         return dict(said)

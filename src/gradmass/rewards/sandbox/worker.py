@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,6 +27,8 @@ GRACE_S = 5.0
 """How much longer than its limit a job may seem to run before its sandbox counts as broken."""
 START_S = 30.0
 END_S = 2.0
+MOMENT_S = 1.0
+"""What a process that hung up has to end by itself, so that its exit code is known."""
 FILE_MB = 16
 TMP_MB = 64
 STDERR_BYTES = 4096
@@ -201,8 +204,19 @@ class Worker:
         self._send(job, fds)
 
     def stop(self) -> None:
-        """End the job that runs, if it still does."""
+        """End the job that runs, if it still does; then it ends at once, whatever its limit."""
+        self._deadline = min(self._deadline, time.monotonic() + GRACE_S)
         self._send({"stop": True})
+
+    def end_soon(self) -> Ended:
+        """Wait for the end of a job that hung up: by itself or, after a moment, by force.
+
+        Raises:
+            SandboxLost: The sandbox is of no more use.
+        """
+        if not select.select([self._control], [], [], MOMENT_S)[0]:
+            self.stop()
+        return self.end()
 
     def end(self) -> Ended:
         """Wait for the end of the job.

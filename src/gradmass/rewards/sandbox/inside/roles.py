@@ -20,6 +20,8 @@ from .purity import is_pure
 REPLY_BYTES = 16 << 20
 """The longest answer to a call, in JSON."""
 CHANNEL = 3
+IN_PRELUDE = "in the prelude: "
+"""Before what it raises: a process that ran a program may say this too, whatever happened."""
 
 
 def run_script(prelude: str, program: str) -> int:
@@ -271,17 +273,20 @@ def _complain(text: str) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """An exception with its line, in one line."""
-    line, trace = None, error.__traceback__
+    """An exception with its line, in one line that says where the prelude alone raised it."""
+    lines, trace = {}, error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename in ("program.py", "test.py"):
-            line = trace.tb_lineno
+        lines[trace.tb_frame.f_code.co_filename] = trace.tb_lineno
         trace = trace.tb_next
+    own = [lines[name] for name in ("program.py", "test.py") if name in lines]
+    line = own[-1] if own else lines.get("prelude.py")
+    in_prelude = not own and line is not None
     if isinstance(error, SyntaxError):
         line = error.lineno
     name, message = type(error).__name__, _message(error)
     text = f"{name}: {message}" if message else name
-    return text if line is None else f"{text} (line {line})"
+    text = text if line is None else f"{text} (line {line})"
+    return f"{IN_PRELUDE}{text}" if in_prelude else text
 
 
 def _message(error: BaseException) -> str:
