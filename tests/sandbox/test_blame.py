@@ -88,7 +88,7 @@ def test_a_row_whose_test_does_not_compile_is_unusable(tmp_path):
     row |= {"test": "def check(f):\n    assert (", "canonical_solution": "    return 2 * x\n"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     task = HumanEval(path=str(tmp_path / "rows.jsonl"))
-    (problem,) = task.problems("test")
+    (problem,) = task.problems("test", 1)
     message = "test 1 does not compile: '(' was never closed (line 2: assert ()"
     assert task.defect(problem) == message
     (verdict,) = task.verify_all([problem], task.golds(problem))
