@@ -173,13 +173,15 @@ def _search(
     block_NB, R_BB = np.linalg.qr(start_NB)
     # G Q from G S, without another pass.
     image_NB = np.linalg.solve(R_BB.T, first_NB.T).T
-    basis_ND, images_ND = block_NB, image_NB
+    basis_ND = block_NB
+    T_DD = np.zeros((0, 0))
     previous_K = np.zeros(0)
     for number in range(1, MAX_PASSES + 1):
-        T_DD = basis_ND.T @ images_ND
-        ritz_D, S_DD = np.linalg.eigh((T_DD + T_DD.T) / 2)
+        part_DB = basis_ND.T @ image_NB
+        T_DD = _bordered(T_DD, part_DB)
+        ritz_D, S_DD = np.linalg.eigh(T_DD)
         ritz_D, S_DD = ritz_D[::-1].clip(min=0.0), S_DD[:, ::-1]
-        rest_NB = image_NB - basis_ND @ (basis_ND.T @ image_NB)
+        rest_NB = image_NB - basis_ND @ part_DB
         rest_NB -= basis_ND @ (basis_ND.T @ rest_NB)
         U_NB, norms_B, Vt_BB = np.linalg.svd(rest_NB, full_matrices=False)
         residuals_D = np.linalg.norm(
@@ -200,8 +202,18 @@ def _search(
             block_NB = np.linalg.qr(block_NB - basis_ND @ (basis_ND.T @ block_NB))[0]
             image_NB = product(block_NB)
             basis_ND = np.concatenate([basis_ND, block_NB], axis=1)
-            images_ND = np.concatenate([images_ND, image_NB], axis=1)
     return Spectrum(ritz_K, bounds_K, basis_ND @ S_DD[:, :top]), residuals_D[:top]
+
+
+def _bordered(T_CC: np.ndarray, part_DB: np.ndarray) -> np.ndarray:
+    """The symmetric matrix of D rows that begins with T and ends in these columns."""
+    grown_DD = np.zeros((len(part_DB), len(part_DB)))
+    grown_DD[: len(T_CC), : len(T_CC)] = T_CC
+    grown_DD[:, len(T_CC) :] = part_DB
+    grown_DD[len(T_CC) :] = part_DB.T
+    corner_BB = grown_DD[len(T_CC) :, len(T_CC) :]
+    corner_BB[:] = (corner_BB + corner_BB.T) / 2
+    return grown_DD
 
 
 def _is_enough(

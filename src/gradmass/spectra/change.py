@@ -199,14 +199,19 @@ class _Seen:
 
     def plus(self, other: "_Seen") -> "_Seen":
         """Of the rows of both."""
-        spacings = (self.spacing_energy, other.spacing_energy)
         return _Seen(
             self.energy + other.energy,
             self.num_changed + other.num_changed,
             max(self.largest, other.largest),
-            None if spacings[0] is None or spacings[1] is None else spacings[0] + spacings[1],
+            _sum([self.spacing_energy, other.spacing_energy]),
             self.first_NB + other.first_NB,
         )
+
+
+def _sum(values: list[float | None]) -> float | None:
+    """Sum, or None if any is None."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,9 @@ class _Reader:
         """Subtract a stripe, and take note of it."""
         num_rows, num_columns = self.values_MN.shape
         step = SAMPLED_STEP if num_rows > SAMPLED_ROWS else 1
-        seen = _Seen(0.0, 0, 0.0, 0.0, torch.zeros(self.start.shape, dtype=torch.float64))
+        energy, num_changed, largest = 0.0, 0, 0.0
+        spacings: list[float | None] = []
+        first_BN = torch.zeros(self.start.T.shape)
         for begin, end in row_blocks(num_columns, first_row, after_last):
             before, after = self.base[begin:end], self.tuned[begin:end]
             block = _subtract(before, after, self.values_MN[begin:end])
@@ -231,16 +238,12 @@ class _Reader:
             if not (math.isfinite(low) and math.isfinite(high)):
                 _refuse_entries(self.pair, before, after, begin)
             norms = torch.linalg.vector_norm(block, dim=1)
-            seen = seen.plus(
-                _Seen(
-                    float(norms.double().square().sum()),
-                    int(torch.count_nonzero(block)),
-                    max(-float(low), float(high)),
-                    spacing_energy(after, step),
-                    _block_product(block, self.start),
-                )
-            )
-        return seen
+            energy += float(norms.double().square().sum())
+            num_changed += int(torch.count_nonzero(block))
+            largest = max(largest, -float(low), float(high))
+            spacings.append(spacing_energy(after, step))
+            _add_product(first_BN, block, self.start)
+        return _Seen(energy, num_changed, largest, _sum(spacings), first_BN.T.double())
 
 
 def spacing_energy(rows: torch.Tensor, step: int = 1) -> float | None:
@@ -274,23 +277,24 @@ def _subtract(before: torch.Tensor, after: torch.Tensor, out: torch.Tensor) -> t
 
 
 def _product(values_MN: torch.Tensor, block_NB: np.ndarray) -> np.ndarray:
-    """``W^T (W Q)`` block by block: float32 products, float64 sums."""
+    """``W^T (W Q)``: products in float32, of a few blocks of rows each; their sum in float64."""
     block = torch.from_numpy(block_NB).float()
     num_rows, num_columns = values_MN.shape
 
     def multiply(first_row: int, after_last: int) -> torch.Tensor:
-        total = torch.zeros(block.shape, dtype=torch.float64)
+        total_BN = torch.zeros(block.T.shape)
         for begin, end in row_blocks(num_columns, first_row, after_last):
-            total += _block_product(values_MN[begin:end], block)
-        return total
+            _add_product(total_BN, values_MN[begin:end], block)
+        return total_BN.T.double()
 
     total = reduce(torch.add, map_stripes(multiply, num_rows, num_columns))
     return np.asarray(total.numpy())
 
 
-def _block_product(rows: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+def _add_product(total_BN: torch.Tensor, rows: torch.Tensor, block: torch.Tensor) -> None:
+    """Add ``(W^T (W Q))^T`` of some rows of W."""
     # With the wide matrix on the right, the second product is a tenth faster.
-    return ((rows @ block).T.contiguous() @ rows).T.double()
+    total_BN.addmm_((rows @ block).T, rows)
 
 
 def _exact(values_MN: torch.Tensor, top: int) -> Spectrum:
