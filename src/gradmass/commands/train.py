@@ -1,14 +1,15 @@
 """``gradmass train``: what happens under this weight?"""
 
 import json
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -46,6 +47,8 @@ class Arguments:
     """A TOML file, or the name of a shipped recipe (demo)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run directory to write; runs/TASK-WEIGHT-TIME if not given."""
+    engine: Literal["local", "trl"] = "local"
+    """What trains: this package on one machine, or TRL (there also under accelerate launch)."""
     resume: bool = False
     """Continue the interrupted run in --out."""
     dry_run: bool = False
@@ -69,22 +72,33 @@ def main(argv: Sequence[str]) -> int:
         return 0
     # Imported before the run directory is made: without torch nothing is left behind.
     from gradmass.training.model import resolve_model
-    from gradmass.training.train import resolve_threads, train
+    from gradmass.training.train import resolve_threads
 
     resolve_model(recipe.model.path)
     recipe = resolve_threads(recipe)
+    engine = _stored_engine(arguments) if arguments.resume else arguments.engine
+    run = _trainer(engine)
+    if is_follower():
+        folder = _shared_out(arguments)
+        assert folder is not None
+        return 0 if run(recipe, None, folder, lambda row: None) else 130
     env = environment(shlex.join(["gradmass", "train", *argv]))
     if arguments.resume:
         assert arguments.out is not None
         writer = RunWriter.resume(arguments.out, env)
     else:
-        config = {"label": recipe.weight.label, "recipe": to_tables(recipe), "files": user_files()}
-        writer = RunWriter.create(arguments.out or default_out(recipe), config, env)
+        config = {
+            "label": recipe.weight.label,
+            "engine": engine,
+            "recipe": to_tables(recipe),
+            "files": user_files(),
+        }
+        writer = RunWriter.create(_shared_out(arguments) or default_out(recipe), config, env)
     if not arguments.json:
         print(f"{recipe.weight.label} on {recipe.task.name}: {writer.path}", file=sys.stderr)
     with Progress(recipe.train.steps, SHOWN, is_quiet=arguments.json) as progress:
         try:
-            is_finished = train(recipe, writer, progress.show)
+            is_finished = run(recipe, writer, writer.path, progress.show)
         except BaseException:
             writer.fail()
             raise
@@ -99,6 +113,48 @@ def main(argv: Sequence[str]) -> int:
         again = f"gradmass train --resume --out {shlex.quote(str(writer.path))}"
         print(f"interrupted; continue with: {again}", file=sys.stderr)
     return 0 if is_finished else 130
+
+
+def _trainer(
+    engine: str,
+) -> Callable[[Recipe, RunWriter | None, Path, Callable[[Any], None]], bool]:
+    """The function that runs a recipe on an engine."""
+    if engine == "trl":
+        from gradmass.engines.trl import make_trainer
+
+        make_trainer()  # one line where TRL is missing or does not fit
+        from gradmass.engines.trl_recipe import train as train_on_trl
+
+        return train_on_trl
+    from gradmass.training.train import train
+
+    if is_follower():
+        raise UsageError("--engine local is one process; several are for --engine trl")
+
+    def train_here(
+        recipe: Recipe, writer: RunWriter | None, _folder: Path, on_row: Callable[[Any], None]
+    ) -> bool:
+        assert writer is not None
+        return train(recipe, writer, on_row)
+
+    return train_here
+
+
+def is_follower() -> bool:
+    """Whether another process of this launch keeps the run directory."""
+    return int(os.environ.get("RANK", "0")) > 0
+
+
+def _shared_out(arguments: Arguments) -> Path | None:
+    if arguments.out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("several processes need --out, the run directory they share")
+    return arguments.out
+
+
+def _stored_engine(arguments: Arguments) -> str:
+    """The engine of the run to go on with; runs from before there were several are local."""
+    assert arguments.out is not None
+    return str(Run(arguments.out).config.get("engine", "local"))
 
 
 def default_out(recipe: Recipe) -> Path:

@@ -57,6 +57,7 @@ class WeightMixin(Base):
         success: Name of the reward function that says which rollouts succeeded, or several of
             which each judges some of the prompts. None: the rewards themselves, if all are 0 or 1.
         success_at: The least reward of a success.
+        factor: What the weight is multiplied by.
         *args, **kwargs: Of the base.
 
     The weight is given the sum of the rewards by ``reward_weights``. A rollout that ``success``
@@ -78,10 +79,11 @@ class WeightMixin(Base):
         mode: Mode = "weight",
         success: str | Sequence[str] | None = None,
         success_at: float = 1.0,
+        factor: float = 1.0,
         **kwargs: Any,
     ) -> None:
         weights = [weight] if isinstance(weight, Weight) else list(weight)
-        weigher = Weigher(weights, mode, SUPPLIED)
+        weigher = Weigher(weights, mode, SUPPLIED, factor=factor)
         super().__init__(*args, **kwargs)
         self._gradmass = weigher
         self._gradmass_success = [success] if isinstance(success, str) else success

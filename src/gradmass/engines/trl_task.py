@@ -1,11 +1,21 @@
 """A task of this package as TRL wants it: a data set of prompts and a reward function."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gradmass.rewards import Outcome, Verdict
+from gradmass.evaluation.judge import judge
+from gradmass.rewards import Verdict
 from gradmass.tasks import Problem, Task
-from gradmass.types import UsageError
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer with its verdict, and its length with the end token if it ended."""
+
+    text: str
+    verdict: Verdict
+    num_tokens: int
 
 
 class TaskReward:
@@ -29,26 +39,8 @@ class TaskReward:
         self.problems = {problem.id: problem for problem in problems}
         self.__name__ = task.name.rpartition(":")[2]
         """What TRL calls it in its logs: ``rewards/NAME/mean``."""
-
-    def judge(
-        self, problem_ids: Sequence[str], completion_ids: Sequence[Sequence[int]]
-    ) -> list[Verdict]:
-        """A verdict for each answer, given as tokens with the end token if it ended."""
-        end = self.tokenizer.eos_token_id
-        verdicts = []
-        for problem_id, tokens in zip(problem_ids, completion_ids, strict=True):
-            tokens = list(tokens)
-            if not tokens or tokens[-1] != end:
-                verdicts.append(Verdict(Outcome.UNPARSED, "cut at max_completion_length"))
-                continue
-            text = self.tokenizer.decode(tokens[:-1], clean_up_tokenization_spaces=False)
-            verdict = self.task.verify(self.problems[problem_id], text)
-            if not isinstance(verdict, Verdict):
-                raise UsageError(
-                    f"verify of task {self.task.name!r} must return a Verdict, got {verdict!r}"
-                )
-            verdicts.append(verdict)
-        return verdicts
+        self.judged: list[Judged] = []
+        """The last batch."""
 
     def __call__(
         self,
@@ -57,8 +49,22 @@ class TaskReward:
         **columns: Any,
     ) -> list[float | None]:
         """The rewards of a batch; TRL passes prompts, completions and columns by name."""
-        verdicts = self.judge(problem_id, completion_ids)
-        return [float(v.is_right) if v.is_scorable else None for v in verdicts]
+        end = self.tokenizer.eos_token_id
+        tokens_B = [list(tokens) for tokens in completion_ids]
+        ended_B = [bool(tokens) and tokens[-1] == end for tokens in tokens_B]
+        texts_B = [
+            self.tokenizer.decode(
+                tokens[:-1] if is_ended else tokens, clean_up_tokenization_spaces=False
+            )
+            for tokens, is_ended in zip(tokens_B, ended_B, strict=True)
+        ]
+        problems_B = [self.problems[key] for key in problem_id]
+        verdicts_B = judge(self.task, problems_B, texts_B, ended_B)
+        self.judged = [
+            Judged(text, verdict, len(tokens))
+            for text, verdict, tokens in zip(texts_B, verdicts_B, tokens_B, strict=True)
+        ]
+        return [float(v.is_right) if v.is_scorable else None for v in verdicts_B]
 
 
 def task_rows(problems: Sequence[Problem]) -> list[dict[str, str]]:

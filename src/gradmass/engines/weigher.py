@@ -83,6 +83,7 @@ class Weigher:
         weights: The weight, or in shadow mode at least one.
         mode: ``weight`` or ``shadow``.
         supplied: Signals that the engine measures.
+        factor: What every weight is multiplied by.
 
     Attributes:
         states: The weights' states, in their order.
@@ -92,7 +93,14 @@ class Weigher:
             engine does not measure.
     """
 
-    def __init__(self, weights: Sequence[Weight], mode: Mode, supplied: frozenset[str]) -> None:
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        mode: Mode,
+        supplied: frozenset[str],
+        *,
+        factor: float = 1.0,
+    ) -> None:
         if mode not in ("weight", "shadow"):
             raise UsageError(f"mode must be 'weight' or 'shadow', got {mode!r}")
         for weight in weights:
@@ -108,7 +116,7 @@ class Weigher:
             raise UsageError(f"mode 'weight' takes one weight, got {len(weights)}; shadow has many")
         if not weights:
             raise UsageError("mode 'shadow' needs at least one weight to measure")
-        self.weights, self.mode = tuple(weights), mode
+        self.weights, self.mode, self.factor = tuple(weights), mode, factor
         self.states: list[State] = [weight.init() for weight in weights]
         self.uses_entropy = any(uses_entropy(weight) for weight in weights)
         self.num_batches = 0
@@ -211,7 +219,7 @@ class Weigher:
         else:
             groups = weight.groups(rewards_PG, mask_PG)
             weights_PG = weight.weigh_groups(groups, self.states[i], signals)
-        return np.asarray(weights_PG)
+        return self.factor * np.asarray(weights_PG)
 
     def _report(self, i: int) -> Row:
         report = self.weights[i].report(self.states[i])

@@ -1,6 +1,6 @@
 """The run directory is the record of a run; plots, reports and resumption read nothing else.
 
-    config.json         the resolved recipe, the run's label, SHA-256 of the user's files it names
+    config.json         the resolved recipe, label and engine, SHA-256 of the user's files it names
     env.json            versions, machine, command, start time
     metrics.jsonl       a row a step, flat keys "family/name"; row 0 is the start, before any update
     evaluations.jsonl   a row an evaluation and split: the solve probability of every problem
@@ -51,7 +51,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """``{"schema", "label", "recipe", "files"}``, every field of the recipe resolved."""
+        """``{"schema", "label", "engine", "recipe", "files"}``, every field of the recipe resolved."""
         return self._json("config.json")
 
     @cached_property
