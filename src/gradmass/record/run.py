@@ -51,7 +51,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """``{"schema", "label", "engine", "recipe", "files"}``, every field of the recipe resolved."""
+        """``{"schema", "label", "engine", "recipe", "files"}``, the recipe resolved in full."""
         return self._json("config.json")
 
     @cached_property
