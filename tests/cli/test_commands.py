@@ -443,7 +443,7 @@ def test_report_as_json(command, monkeypatch):
 
 
 def test_report_of_a_page_that_cannot_be_written(command, run_dirs, monkeypatch):
-    monkeypatch.setattr("gradmass.report.page.render", lambda runs: "<html>")
+    monkeypatch.setattr("gradmass.report.page.render", lambda runs, reload_s: "<html>")
     Path("file").write_text("x")
     out, err = command("report", str(run_dirs / "fade"), "--out", "file/page.html", code=2)
     assert out == ""

@@ -39,6 +39,21 @@ def lock(file: IO[bytes], what: str) -> None:
         raise UsageError(f"{what} is being written by another process") from error
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process writes the folder whose lock is this file; never known on Windows."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    with path.open("rb") as file:
+        try:
+            # Shared, so that two who only look do not see each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Replace a file by JSON: whoever reads it sees the old one or the new one, whole."""
     draft = file.with_name(f".{file.name}.draft")

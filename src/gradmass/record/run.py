@@ -26,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from gradmass.record.files import json_line, lock, sync, write_json
+from gradmass.record.files import is_locked, json_line, lock, sync, write_json
 from gradmass.types import State, UsageError
 
 SCHEMA = 1
@@ -100,6 +100,12 @@ class Run:
     def rollouts(self) -> Iterator[dict[str, Any]]:
         """Yield the rollouts in the order they were trained on."""
         yield from self._rows("rollouts.jsonl.gz")
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether a process is training it now."""
+        file = self.path / "metrics.jsonl"
+        return self.state["status"] == "running" and file.exists() and is_locked(file)
 
     @property
     def model_dir(self) -> Path:

@@ -47,7 +47,7 @@ ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
-def write_report(runs: Sequence[Run], out: Path) -> None:
+def write_report(runs: Sequence[Run], out: Path, *, reload_s: float | None = None) -> None:
     """Write a page that compares runs, or shows one; it needs nothing beside itself, no network.
 
     Runs may be unfinished, of different lengths and of different problems. Equal records give equal
@@ -57,6 +57,7 @@ def write_report(runs: Sequence[Run], out: Path) -> None:
         runs: The runs in the order they are listed. The others are compared with the first whose
             weight is ``grpo``, else with the first.
         out: The HTML file; its folder is made if need be.
+        reload_s: Seconds after which an open page reloads itself, for runs that go on; None: never.
 
     Raises:
         UsageError: No run, the same run twice, a record that cannot be read, or a file that cannot
@@ -75,7 +76,7 @@ def write_report(runs: Sequence[Run], out: Path) -> None:
         is_page = not out.exists() or out.read_bytes()[:15].lower() == b"<!doctype html>"
     if not is_page:
         raise UsageError(f"{out} is there and no HTML page; name another file for the report")
-    page = render(runs)
+    page = render(runs, reload_s)
     with _writing(out):
         draft.write_text(page, encoding="utf-8")
         draft.replace(out)
@@ -226,8 +227,8 @@ def _two_decimals(number: re.Match[str]) -> str:
     return f"{float(number[0]):.2f}"
 
 
-def render(runs: Sequence[Run]) -> str:
-    """The page as text."""
+def render(runs: Sequence[Run], reload_s: float | None = None) -> str:
+    """The page as text; see ``write_report``."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -252,6 +253,7 @@ def render(runs: Sequence[Run]) -> str:
     samples = [(item, sample_rollouts(item.run)) for item in items]
     recipe = rows_by_key(run.config["recipe"] for run in runs)
     return environment.get_template("template.html.j2").render(
+        reload_s=reload_s,
         items=items,
         reference=reference,
         pairs=pairs,
