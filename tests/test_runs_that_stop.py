@@ -68,6 +68,7 @@ def whole(tmp_path_factory):
     return numbers(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("largest_file", "wanted"),
     [
@@ -102,6 +103,7 @@ def test_a_disk_that_takes_no_more_stops_the_run(
     assert numbers(path) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [[], ["--train.max_lag=1"]], ids=["synchronous", "background"])
 @pytest.mark.parametrize("where", ["loss", "sampler"])
 def test_numbers_that_are_none_stop_the_run(tmp_path, monkeypatch, capsys, where, lag):
@@ -135,6 +137,7 @@ def test_numbers_that_are_none_stop_the_run(tmp_path, monkeypatch, capsys, where
     assert exit_code("train", "--resume", "--json", "--out", path) == 0
 
 
+@pytest.mark.slow
 def test_a_pool_of_a_verifier_that_breaks_stops_the_run(tmp_path, capsys):
     file = tmp_path / "breaking.py"
     file.write_text(BREAKING)
