@@ -216,6 +216,15 @@ def test_the_adaptive_bonus_and_truncation_go_on_after_a_checkpoint(tmp_path, la
     assert coefs[:3] == pytest.approx([0.0, 0.014, 0.018])
 
 
+def test_nothing_is_learnt_from_batches_of_cut_rollouts_alone_that_are_excluded(tmp_path):
+    loss = LossConfig(truncated="exclude", kl_coef=0.1)
+    wanted = recipe(steps=2, max_new_tokens=1, loss=loss, entropy=EntropyConfig(coef=0.1))
+    run = run_to_end(tmp_path / "run", wanted)
+    for row in run.metrics[1:]:
+        assert (row["rollout/truncated"], row["loss/num_trained"], row["loss/value"]) == (1, 0, 0)
+        assert row["optim/grad_norm"] == row["mass/reached_negative"] == 0
+
+
 def test_two_kinds_of_lag_exclude_each_other():
     with pytest.raises(UsageError, match=r"train.policy_lag = 1 .* train.max_lag = 2"):
         TrainConfig(policy_lag=1, max_lag=2)
