@@ -23,6 +23,8 @@ class Rollouts:
         logprobs_BT: Log-probability in nats of each answer token under the policy that drew it.
         entropy_BT: Entropy in nats of the distribution each answer token was drawn from.
         is_ended_B: Whether the answer ended before the limit on new tokens.
+        proximal_BT: Log-probabilities under the policy at the batch's first update, where the loss
+            needs them.
     """
 
     prompt_BT: Tensor
@@ -32,6 +34,7 @@ class Rollouts:
     logprobs_BT: Tensor
     entropy_BT: Tensor
     is_ended_B: Tensor
+    proximal_BT: Tensor | None = None
 
     @property
     def mean_entropy_nats(self) -> float:
@@ -194,6 +197,23 @@ def answer_logprobs(model: PreTrainedModel, rollouts: Rollouts, rows: Tensor) ->
     Returns:
         Shape ``[N, T]``, 0 at padding.
     """
+    return answer_terms(model, rollouts, rows, with_entropy=False)[0]
+
+
+def answer_terms(
+    model: PreTrainedModel, rollouts: Rollouts, rows: Tensor, *, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """``answer_logprobs``, and the entropies in nats of the distributions; both carry the gradient.
+
+    Args:
+        model: The policy.
+        rollouts: The batch.
+        rows: Indices of the rollouts, shape ``[N]``.
+        with_entropy: Whether entropies are wanted; None stands for them otherwise.
+
+    Returns:
+        Shapes ``[N, T]``, 0 at padding. A word that is impossible adds nothing to an entropy.
+    """
     answer_NT, mask_NT = rollouts.answer_BT[rows], rollouts.answer_mask_BT[rows]
     prompt_mask_NT = rollouts.prompt_mask_BT[rows]
     attention_NT = torch.cat([prompt_mask_NT, mask_NT], dim=1)
@@ -205,7 +225,11 @@ def answer_logprobs(model: PreTrainedModel, rollouts: Rollouts, rows: Tensor) ->
         logits_to_keep=answer_NT.shape[1] + 1,
     ).logits[:, :-1]
     logprobs_NTV = logits_NTV.float().log_softmax(-1)
-    return logprobs_NTV.gather(-1, answer_NT[..., None]).squeeze(-1) * mask_NT
+    logprobs_NT = logprobs_NTV.gather(-1, answer_NT[..., None]).squeeze(-1) * mask_NT
+    if not with_entropy:
+        return logprobs_NT, None
+    finite_NTV = logprobs_NTV.clamp(min=torch.finfo(logprobs_NTV.dtype).min)
+    return logprobs_NT, -(logprobs_NTV.exp() * finite_NTV).sum(-1) * mask_NT
 
 
 def _draw(logits_BV: Tensor, draws_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:

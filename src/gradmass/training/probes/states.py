@@ -71,7 +71,7 @@ def is_plain_head(policy: PreTrainedModel, rollouts: Rollouts) -> bool:
     """
     first = torch.zeros(1, dtype=torch.long, device=rollouts.answer_BT.device)
     expected_1T = answer_logprobs(policy, rollouts, first)
-    one = Rollouts(**{name: value[:1] for name, value in vars(rollouts).items()})
+    one = Rollouts(**{k: v[:1] for k, v in vars(rollouts).items() if v is not None})
     states, head = answer_states(policy, one), policy.get_output_embeddings()
     logprobs_1TV = head(states.hidden_BTD).float().log_softmax(-1)
     found_1T = logprobs_1TV.gather(-1, one.answer_BT[..., None]).squeeze(-1) * one.answer_mask_BT
@@ -96,7 +96,8 @@ def shared_row(
     mean_BD = (total_BD / mask_BT1.sum(1)).cpu().numpy()
     is_scored_B, is_right_B = mask_PG.reshape(-1), successes_PG.reshape(-1)
     problem_B = np.repeat(np.arange(len(mask_PG)), mask_PG.shape[1])
-    shared = split_shared(mean_BD[is_scored_B])
+    # No rollout is scored where all were cut at the limit and the recipe excludes those.
+    shared = split_shared(mean_BD[is_scored_B]) if is_scored_B.any() else None
     if shared is None:
         return {}
     is_right_N, problem_N = is_right_B[is_scored_B], problem_B[is_scored_B]
