@@ -27,7 +27,7 @@ class Arguments:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     arguments = parse(Arguments, "report", argv)
-    from gradmass.report import write_report
+    from gradmass.report.page import write_report
 
     write_report([Run(path) for path in arguments.runs], arguments.out)
     print(json.dumps({"report": str(arguments.out)}) if arguments.json else arguments.out)

@@ -1,5 +1,1 @@
-"""Figures of runs, and one HTML page that says what they show. Needs the extra ``plots``."""
-
-from gradmass.report.page import write_report
-
-__all__ = ["write_report"]
+"""Figures of runs, and HTML pages that say what they show. Those of runs need the extra ``plots``."""
