@@ -1,4 +1,4 @@
-"""The explorer in a headless browser. Run by ``make test-browser``, which says what has to be there."""
+"""The explorer in a headless browser; ``make test-browser`` says what has to be installed."""
 
 import json
 import shutil
@@ -29,7 +29,8 @@ def pytest_collection_modifyitems(items):
 def start_browser():
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which("chromedriver")
-    assert browser and driver, "no browser: apt-get install chromium chromium-driver"
+    if browser is None or driver is None:
+        pytest.fail("no browser to test with: apt-get install chromium chromium-driver")
     options = Options()
     options.binary_location = browser
     for switch in SWITCHES:
@@ -55,7 +56,9 @@ class Page:
 
     def js(self, expression, *arguments):
         """Value of an expression; ``args`` are its arguments."""
-        return self.driver.execute_script(f"const args = arguments; return {expression};", *arguments)
+        return self.driver.execute_script(
+            f"const args = arguments; return {expression};", *arguments
+        )
 
     def find(self, selector):
         return self.driver.find_element("css selector", selector)

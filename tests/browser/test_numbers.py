@@ -77,7 +77,9 @@ def on_page(page, weight, size, prior, equalise):
     const lists = Object.fromEntries(Object.entries(at).map(([k, v]) => [k, Array.from(v)]));
     return {factor, ...lists, axes: axesOf(table, grpo, groups, factor, masses)};
     """
-    return page.driver.execute_script(script, weight.name, fields or given, size, prior, equalise, P)
+    return page.driver.execute_script(
+        script, weight.name, fields or given, size, prior, equalise, P
+    )
 
 
 def in_library(weight, size, prior, equalise):

@@ -21,7 +21,7 @@ from gradmass.report.explorer import (
     formula_names,
     write_explorer,
 )
-from gradmass.tables import from_spec, to_tables
+from gradmass.tables import to_tables
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS, Weight
 

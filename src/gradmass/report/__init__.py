@@ -1,1 +1,1 @@
-"""Figures of runs, and HTML pages that say what they show. Those of runs need the extra ``plots``."""
+"""Figures and HTML pages: runs (which need the extra ``plots``), and the explorer of weights."""

@@ -1,4 +1,4 @@
-"""The explorer: masses, objective, axes and FADE's controller on one page that computes them itself.
+"""The explorer: masses, objective, axes and FADE's controller on a page that computes them.
 
 ``page.html`` with ``style.css`` and the scripts beside it, in one file that asks the network for
 nothing. ``numbers.js`` and ``weights.js`` do what ``gradmass.masses`` and the weights do,

@@ -101,7 +101,10 @@ function listen() {
   listenToTarget(change);
   listenToPlay(change, () => state);
   addEventListener("hashchange", load);
-  new ResizeObserver(render).observe(document.querySelector("main"));
+  new ResizeObserver(() => {
+    measureWidths();
+    render();
+  }).observe(document.querySelector("main"));
 }
 
 async function copy(text, button) {
@@ -116,5 +119,6 @@ async function copy(text, button) {
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
+measureWidths();
 load();
 listen();

@@ -82,9 +82,16 @@ const dot = (x, y, color, radius = 4.5) =>
 const swatch = ({ color, dash }) =>
   `<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true">${curve("M1 5L27 5", { color, dash, width: 3 })}</svg>`;
 
+/** Widths of the places of drawings by id, read all at once: reading between writes is slow. */
+const WIDTHS = {};
+
+function measureWidths() {
+  for (const host of document.querySelectorAll(".chart")) WIDTHS[host.id] = host.clientWidth;
+}
+
 /** A drawing as wide as its place, in pixels of the page. */
 function draw(host, height, inner) {
-  const width = host.clientWidth;
+  const width = WIDTHS[host.id];
   host.innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" ` +
     `style="font-family:var(--sans);display:block;overflow:visible" aria-hidden="true">${inner}</svg>`;

@@ -28,15 +28,24 @@ function drawSeries(id, state, domain, lines) {
 const RAW = { color: "var(--faint)", width: 1 };
 const MAIN = { color: "var(--w0)", width: 2.4, marked: true };
 
-function drawFade(found, state) {
-  const { played, grpo, groups } = found;
-  const aim = meansOver(grpo, groups).total;
+/** FADE's total mass over the problems at some steps, as a multiple of GRPO's. */
+function scaleAt(steps, { played, grpo, groups }) {
+  const aim = meansOver(grpo, groups).total, size = grpo.success.length - 1;
   const scale = STEPS.map(() => null);
-  for (const i of [...DRAWN_STEPS, state.at]) {
+  for (const i of steps) {
     const fields = { alpha: played.alpha[i], delta: played.delta[i] };
-    const total = meansOver(tableOf("fade", fields, state.size, groups, true), groups).total;
+    const total = meansOver(tableOf("fade", fields, size, groups, true), groups).total;
     scale[i] = aim > 0 ? total / aim : null;
   }
+  return scale;
+}
+
+const scaleOfRun = remember((key, found) => scaleAt(DRAWN_STEPS, found));
+
+function drawFade(found, state) {
+  const { played } = found;
+  const scale = [...scaleOfRun([state.fade, state.size, state.prior], found)];
+  scale[state.at] = scaleAt([state.at], found)[state.at];
   const entropy = drawSeries("fade-entropy", state, [0, HIGHEST_ENTROPY], [
     { ...RAW, values: RUN.entropy_nats }, { ...MAIN, values: played.entropy },
   ]);

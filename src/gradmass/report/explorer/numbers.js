@@ -5,15 +5,16 @@
 "use strict";
 
 const GRID = Float64Array.from({ length: 999 }, (_, i) => (i + 1) / 1000);
-const CACHED = 8;
+const CACHED = 12;
 
-/** A function of a whole number that remembers its last few results. */
+/** A function that remembers its last few results, by the text of its first argument. */
 function remember(compute) {
   const known = new Map();
-  return (key) => {
+  return (first, ...rest) => {
+    const key = JSON.stringify(first);
     if (!known.has(key)) {
       if (known.size >= CACHED) known.delete(known.keys().next().value);
-      known.set(key, compute(key));
+      known.set(key, compute(first, ...rest));
     }
     return known.get(key);
   };

@@ -15,19 +15,23 @@ function computeAll(state) {
       ? { alpha: played.alpha[state.at], delta: played.delta[state.at] }
       : fieldsOf(weight);
     const entry = { ...looks[row], name: weight.name, label: labelOf(weight), fields, trouble: "" };
-    const table = tableFor(weight.name, fields, state.size, groups);
-    if (table === null) return { ...entry, trouble: `takes no groups of ${state.size}` };
-    const factor = equaliseFactor(table, grpo, state.equalise, groups);
-    if (factor === null) return { ...entry, trouble: "no factor gives it the mass of grpo" };
-    const masses = massesOf(table, GRID, factor);
-    return {
-      ...entry, table, factor, masses,
-      at: massesOf(table, [state.p], factor),
-      axes: axesOf(table, grpo, groups, factor, masses),
-    };
+    const key = [weight.name, fields, state.size, state.prior, state.equalise];
+    const known = computeOne(key, groups, grpo);
+    if (known.trouble) return { ...entry, ...known };
+    return { ...entry, ...known, at: massesOf(known.table, [state.p], known.factor) };
   });
   return { entries, prior, groups, grpo, played };
 }
+
+/** What holds of a weight at every p. */
+const computeOne = remember(([name, fields, size, , equalise], groups, grpo) => {
+  const table = tableFor(name, fields, size, groups);
+  if (table === null) return { trouble: `takes no groups of ${size}` };
+  const factor = equaliseFactor(table, grpo, equalise, groups);
+  if (factor === null) return { trouble: "no factor gives it the mass of grpo" };
+  const masses = massesOf(table, GRID, factor);
+  return { table, factor, masses, axes: axesOf(table, grpo, groups, factor, masses) };
+});
 
 function tableFor(name, fields, size, groups) {
   if (!CARDS[name]) return TABLES[name].sizes[size] ?? null;
@@ -39,12 +43,12 @@ const least = (values, start) => values.reduce((x, y) => Math.min(x, y), start);
 const most = (values, start) => values.reduce((x, y) => Math.max(x, y), start);
 
 function boxOf(host, height, bottom = 26) {
-  return { left: 52, right: host.clientWidth - 10, top: 10, bottom: height - bottom };
+  return { left: 52, right: WIDTHS[host.id] - 10, top: 10, bottom: height - bottom };
 }
 
 /** Positive mass upwards, negative mass downwards, and the solve rates of the problems below. */
 function drawMasses(found, state) {
-  const host = byId("masses"), height = host.clientWidth < 560 ? 380 : 460;
+  const host = byId("masses"), height = WIDTHS[host.id] < 560 ? 380 : 460;
   const box = boxOf(host, height, 78);
   const shown = alive(found);
   let high = 0.02, low = -0.02;
@@ -54,7 +58,7 @@ function drawMasses(found, state) {
   }
   const x = scaleOf([0, 1], [box.left, box.right]);
   const y = scaleOf([low, high], [box.bottom - 18, box.top + 18]);
-  const isNarrow = host.clientWidth < 560;
+  const isNarrow = WIDTHS[host.id] < 560;
   const xs = DRAWN.map((i) => GRID[i]);
   const lines = shown.map((entry) => {
     const up = pathOf(xs, DRAWN.map((i) => entry.masses.m_S[i]), x, y);
@@ -119,7 +123,7 @@ const LANE = 34;
 
 /** One lane a weight: where a number lies between two words. */
 function drawLanes(id, found, { domain, isLog = true, ticks, show, marks }) {
-  const host = byId(id), { entries } = found, box = { left: 12, right: host.clientWidth - 12 };
+  const host = byId(id), { entries } = found, box = { left: 12, right: WIDTHS[host.id] - 12 };
   const height = entries.length * LANE + 30;
   const scale = scaleOf(domain, [box.left, box.right], isLog);
   const at = (value) => scale(clip(value, ...domain));
