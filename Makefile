@@ -24,7 +24,7 @@ test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
 	$(BIN)/pytest tests/sandbox/test_attacks.py --attack-rounds 5
 
 test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
-	$(BIN)/pytest -m trl tests/engines
+	$(BIN)/pytest -m trl tests/engines tests/test_tutorials.py
 
 test-browser: $(INSTALLED) ## the explorer in a headless browser: clicks, drags, screenshots
 	@command -v chromedriver >/dev/null || { \
