@@ -74,7 +74,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     pieces[::2] = [
         LINK.sub(lambda found: moved(found, source, page), piece) for piece in pieces[::2]
     ]
-    text = "".join(pieces)
+    # A file that is made with the site: on its own the page can only name it.
+    text = "".join(pieces).replace(
+        "`explorer/page.html`", "[explorer/page.html](explorer/page.html)"
+    )
     return linked_names(text) if page.file.src_uri == "paper_map.md" else text
 
 

@@ -218,6 +218,81 @@ def test_a_run_brings_its_metrics_its_controller_and_its_solve_rates(open_page, 
     assert Run(path).label in page.driver.page_source
 
 
+def large_run(num_steps, num_problems):
+    steps = list(range(num_steps))
+    return {
+        "label": "large",
+        "is_example": False,
+        "num_steps": num_steps,
+        "fade": {},
+        "step": steps,
+        "solve_rate": [step / num_steps for step in steps],
+        "entropy_nats": [1 - 0.9 * step / num_steps for step in steps],
+        "priors": [
+            {
+                "label": "many",
+                "rates": [(i + 0.5) / num_problems for i in range(num_problems)],
+                "shares": [1 / num_problems] * num_problems,
+            }
+        ],
+    }
+
+
+def open_with_run(page, tmp_path, run):
+    file = tmp_path / "page.html"
+    file.write_text(render({**page.js("PAGE"), "run": run}), encoding="utf-8")
+    return type(page)(page.driver, file).open()
+
+
+def test_a_run_of_many_steps_and_problems_still_moves_at_once(page, tmp_path):
+    page = open_with_run(page, tmp_path, large_run(50_000, 10_000))
+    script = """
+    const input = document.querySelector(arguments[0]), times = [];
+    for (let i = 1; i <= 13; i++) {
+      const start = performance.now();
+      input.value = Number(input.min) + (i / 14) * (input.max - input.min);
+      input.dispatchEvent(new Event("input"));
+      times.push(performance.now() - start);
+    }
+    return times;
+    """
+    for selector in ("#p", "#at"):
+        times = page.driver.execute_script(script, selector)
+        assert statistics.quantiles(times, n=4)[0] < 50, selector
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entropy_nats": [None, None, None]},
+        {"solve_rate": [None, None, None]},
+        {"priors": []},
+        {"step": [7], "solve_rate": [0.5], "entropy_nats": [0.0]},
+        {"num_steps": 1},
+        {"label": "läbel 名前 " * 30},
+        {"fade": {"alpha_max": 40.0, "ema": 0.001, "target_entropy": 3.5}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_run_that_lacks_something_is_shown_as_far_as_it_goes(page, tmp_path, change):
+    page = open_with_run(page, tmp_path, {**large_run(3, 4), **change})
+    assert page.complaints() == []
+    assert len(page.table("at-p")) == 4
+    assert "NaN" not in page.find("main").get_attribute("innerHTML")
+    assert page.js("document.documentElement.scrollWidth") <= 1400
+
+
+def test_sliders_reach_what_the_page_was_written_with(open_page):
+    page = open_page("wide", "power:alpha=20", "rs_grpo:beta=-9")
+    assert [i.get_attribute("value") for i in page.all("#weights input")] == ["20", "-9"]
+    page.find("#weights li:nth-child(2) .remove").click()
+    time.sleep(0.3)
+    page.open(page.js("location.hash"))
+    assert not page.find("#notice").is_displayed()
+    assert list(page.table("at-p")) == ["power(alpha=20)"]
+
+
 def test_text_of_a_run_cannot_become_part_of_the_page(page, tmp_path):
     data = page.js("PAGE")
     data["run"]["label"] = "</script><script>document.title = 'taken'</script>/* scripts */"

@@ -29,6 +29,8 @@ AT_FIRST = ("grpo", "power:alpha=3", "asym_grpo_delta", "fade")
 """Weights that a page shows if none is named."""
 MOST_WEIGHTS = 8
 """As many as there are colours that can be told apart."""
+MOST_RATES, DECIMALS = 2000, 4
+"""Different solve rates of a run that are kept as they are; more are rounded."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,10 @@ def _as_trained(run: Run) -> list[float]:
 
 def _distinct(label: str, rates: Sequence[float]) -> dict[str, Any]:
     # Summed probabilities of all right answers may round beyond 1.
-    rates_N, counts_N = np.unique(np.clip(np.array(rates, dtype=float), 0, 1), return_counts=True)
+    clipped_N = np.clip(np.array(rates, dtype=float), 0, 1)
+    rates_N, counts_N = np.unique(clipped_N, return_counts=True)
+    if len(rates_N) > MOST_RATES:
+        rates_N, counts_N = np.unique(clipped_N.round(DECIMALS), return_counts=True)
+        label = f"{label}, to {DECIMALS} decimals"
     shares = (counts_N / math.fsum(counts_N)).tolist()
     return {"label": label, "rates": rates_N.tolist(), "shares": shares}

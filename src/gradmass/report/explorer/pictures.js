@@ -4,11 +4,15 @@
 const DRAWN = Array.from({ length: 200 }, (_, i) => Math.min(i * 5, 998));
 const byId = (id) => document.getElementById(id);
 
+// By what is chosen, not by what that holds: a run may have many steps and problems.
+const groupsOf = remember(([prior, size]) => overGroups(priorOf({ prior }), size));
+const playRun = remember((fade) => playController(RUN, fade));
+
 /** Everything there is to say of each weight shown, for one state of the page. */
 function computeAll(state) {
-  const prior = priorOf(state), groups = overGroups(prior, state.size);
+  const prior = priorOf(state), groups = groupsOf([state.prior, state.size]);
   const grpo = tableOf("grpo", {}, state.size, groups, true);
-  const played = playController(RUN, state.fade);
+  const played = playRun(state.fade);
   const looks = looksOf(state.weights);
   const entries = state.weights.map((weight, row) => {
     const fields = weight.name === "fade"

@@ -17,6 +17,17 @@ const FADE_RANGES = {
   delta_schedule: choice("entropy", "log-decay", "constant"),
 };
 
+/** Let the sliders reach what the page was written with. */
+function widen(controls, fields) {
+  for (const [field, value] of Object.entries(fields ?? {})) {
+    if (controls[field]?.kind !== "range") continue;
+    controls[field].low = Math.min(controls[field].low, value);
+    controls[field].high = Math.max(controls[field].high, value);
+  }
+}
+for (const { name, fields } of PAGE.view) widen(name === "fade" ? FADE_RANGES : FORMULAS[name]?.controls ?? {}, fields);
+widen(FADE_RANGES, RUN.fade);
+
 const defaultOf = (name, field) => CARDS[name].fields[field][0];
 const controlsOf = (name) => FORMULAS[name]?.controls ?? {};
 
