@@ -1,6 +1,7 @@
 """The page as a whole: its size, its speed, its manners, and what it makes of other data."""
 
 import itertools
+import json
 import statistics
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import axe_core_python
 import numpy as np
 import pytest
 
+from gradmass.commands.masses import main as masses_command
 from gradmass.masses import masses_of
 from gradmass.record import Run, RunWriter
 from gradmass.report.explorer import render
@@ -159,13 +161,39 @@ def test_colours_differ_for_colour_blind_readers(page, theme, kind):
         assert np.linalg.norm(one - other) > 12, (i, j)
 
 
-def test_a_picture_is_saved_as_svg_with_its_colours(page, tmp_path):
-    behaviour = {"behavior": "allow", "downloadPath": str(tmp_path)}
+def saved(page, folder, selector, name):
+    """The file that a click saves."""
+    behaviour = {"behavior": "allow", "downloadPath": str(folder)}
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
-    page.find('[data-save="masses"]').click()
-    file, deadline = tmp_path / "masses.svg", time.monotonic() + 10
+    page.find(selector).click()
+    file, deadline = folder / name, time.monotonic() + 10
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    return file
+
+
+def test_the_command_with_the_saved_rates_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
+    page.open("#prior=run:0&w=power:alpha=2.5&w=grpo_std&equalise=mean_mass&p=0.4")
+    saved(page, tmp_path, "#save-rates", "rates.txt")
+    monkeypatch.chdir(tmp_path)
+    words = page.find("#command").text.split()
+    assert words[:2] == ["gradmass", "masses"]
+    assert masses_command([*words[2:], "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    for entry, row, axes in zip(
+        entries,
+        page.table("at-p").values(),
+        page.table("over-problems").values(),
+        strict=True,
+    ):
+        assert float(row["m_S"]) == pytest.approx(entry["m_S"][0], rel=5e-4)
+        assert float(axes["scale"]) == pytest.approx(entry["axes"]["scale_mean"], rel=5e-4)
+        useful = entry["axes"]["useful_groups"]
+        assert float(axes["useful groups"]) == pytest.approx(useful, rel=5e-4)
+
+
+def test_a_picture_is_saved_as_svg_with_its_colours(page, tmp_path):
+    file = saved(page, tmp_path, '[data-save="masses"]', "masses.svg")
     root = ElementTree.fromstring(file.read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert "var(" not in file.read_text()
@@ -208,6 +236,7 @@ def test_a_run_brings_its_metrics_its_controller_and_its_solve_rates(open_page, 
     assert page.js("priorOf(state)") == {
         "kind": "measured",
         "label": "test problems at step 4",
+        "num_problems": 4,
         "rates": [0.0, 0.25, 0.9],
         "shares": [0.25, 0.5, 0.25],
     }
@@ -233,6 +262,7 @@ def large_run(num_steps, num_problems):
                 "label": "many",
                 "rates": [(i + 0.5) / num_problems for i in range(num_problems)],
                 "shares": [1 / num_problems] * num_problems,
+                "num_problems": num_problems,
             }
         ],
     }

@@ -113,9 +113,10 @@ def test_a_run_is_read_batch_by_batch(tmp_path):
     assert read["solve_rate"] == [0.25, None]
     assert read["entropy_nats"] == [0.9, 0.7]
     assert read["num_steps"] == 9
-    labels = ["test problems at step 0", "test problems at step 6"]
+    labels = ["test problems at step 6", "test problems at step 0"]
     assert read["priors"] == [
-        {"label": label, "rates": [0.5, 1.0], "shares": [0.5, 0.5]} for label in labels
+        {"label": label, "num_problems": 2, "rates": [0.5, 1.0], "shares": [0.5, 0.5]}
+        for label in labels
     ]
 
 

@@ -163,13 +163,13 @@ def _controller(run: Run) -> dict[str, Any]:
 
 
 def _priors(run: Run) -> Iterator[dict[str, Any]]:
-    """Solve rates of the run's problems: first and last evaluation of each split, or as trained."""
+    """Solve rates of the run's problems: last and first evaluation of each split, or as trained."""
     by_split: dict[str, list[dict[str, Any]]] = {}
     for row in run.evaluations:
         if row["solve_probability"]:
             by_split.setdefault(row["split"], []).append(row)
     for split, rows in by_split.items():
-        for row in rows if len(rows) == 1 else (rows[0], rows[-1]):
+        for row in rows if len(rows) == 1 else (rows[-1], rows[0]):
             yield _distinct(f"{split} problems at step {row['step']}", row["solve_probability"])
     if not by_split:
         rates = _as_trained(run)
@@ -196,4 +196,9 @@ def _distinct(label: str, rates: Sequence[float]) -> dict[str, Any]:
         rates_N, counts_N = np.unique(clipped_N.round(DECIMALS), return_counts=True)
         label = f"{label}, to {DECIMALS} decimals"
     shares = (counts_N / math.fsum(counts_N)).tolist()
-    return {"label": label, "rates": rates_N.tolist(), "shares": shares}
+    return {
+        "label": label,
+        "num_problems": len(rates),
+        "rates": rates_N.tolist(),
+        "shares": shares,
+    }

@@ -36,6 +36,7 @@ function render() {
   for (const place of document.querySelectorAll(".shown-p")) place.textContent = number(state.p);
   for (const place of document.querySelectorAll(".shown-size")) place.textContent = state.size;
   byId("command").textContent = commandOf(found, state);
+  byId("save-rates").hidden = state.prior.kind === "beta";
   byId("theme").textContent = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" }[state.theme];
   byId("masses-text").textContent = spoken(found);
 }
@@ -93,6 +94,7 @@ function listen() {
   }));
   byId("share").addEventListener("click", () => copy(location.href.split("#")[0] + `#${addressOf(state)}`, byId("share")));
   byId("copy-command").addEventListener("click", () => copy(byId("command").textContent, byId("copy-command")));
+  byId("save-rates").addEventListener("click", () => save("rates.txt", ratesText(found.prior), "text/plain"));
   for (const button of document.querySelectorAll("[data-save]")) {
     button.addEventListener("click", () => saveSvg(byId(button.dataset.save), button.dataset.save));
   }

@@ -106,13 +106,18 @@ function axes(box, { x, y, xTicks, yTicks, show = number }) {
   return across.join("") + along.join("");
 }
 
-/** Save a drawing as a file of its own, with the colours it has now. */
+/** Save text as a file of its own. */
+function save(name, text, type) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** Save a drawing with the colours it has now. */
 function saveSvg(host, name) {
   const style = getComputedStyle(document.documentElement);
   const text = host.innerHTML.replace(/var\((--[\w-]+)\)/g, (_, key) => style.getPropertyValue(key).trim().replace(/"/g, "'"));
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
-  link.download = `${name}.svg`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  save(`${name}.svg`, text, "image/svg+xml");
 }

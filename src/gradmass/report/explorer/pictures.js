@@ -200,7 +200,7 @@ function commandOf(found, state) {
     if (name === "fade") return `power_asym:alpha=${fields.alpha},delta=${fields.delta}`;
     return CARDS[name] ? specOf({ name, fields: givenFields(state.weights[row]) }) : TABLES[name].spec;
   });
-  const prior = state.prior.kind === "beta" ? priorText(state.prior) : "RATES.txt";
+  const prior = state.prior.kind === "beta" ? priorText(state.prior) : "rates.txt";
   const equalise = state.equalise === "none" ? "" : ` --equalise ${state.equalise}`;
   return `gradmass masses ${specs.join(" ")} --group-size ${state.size} --p ${state.p} --prior ${prior}${equalise}`;
 }

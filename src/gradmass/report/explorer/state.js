@@ -56,7 +56,7 @@ function firstState() {
     size: 8,
     prior: RUN.is_example || !RUN.priors.length
       ? { kind: "beta", a: 0.5, b: 1.2 }
-      : { kind: "run", index: RUN.priors.length - 1 },
+      : { kind: "run", index: 0 },
     equalise: "none",
     p: 0.3,
     weights: [],
@@ -74,6 +74,11 @@ function firstState() {
 /** The distribution of solve rates that is chosen, with its numbers. */
 function priorOf({ prior }) {
   return prior.kind === "beta" ? prior : { kind: "measured", ...RUN.priors[prior.index] };
+}
+
+/** Measured solve rates, one a problem, as gradmass masses --prior reads them. */
+function ratesText({ rates, shares, num_problems }) {
+  return rates.map((rate, i) => `${rate}\n`.repeat(Math.round(shares[i] * num_problems))).join("");
 }
 
 function priorText(prior) {
