@@ -20,12 +20,6 @@ SWITCHES = (
 )
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "browser" in item.path.parts:
-            item.add_marker(pytest.mark.browser)
-
-
 def start_browser():
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which("chromedriver")

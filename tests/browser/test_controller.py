@@ -8,6 +8,8 @@ import pytest
 
 from gradmass.weights.fade import Fade
 
+pytestmark = pytest.mark.browser
+
 REWARDS = np.array([[1.0, 0.0]])
 FORMS = list(
     itertools.product(

@@ -18,6 +18,8 @@ from gradmass.tables import from_tables
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS, Weight
 
+pytestmark = pytest.mark.browser
+
 P = [0.003, 0.137, 0.5, 0.82, 0.999]
 SIZES = (1, 2, 3, 8, 33, 128)
 RATES = [0.0, 0.02, 0.02, 0.35, 0.6, 1.0]

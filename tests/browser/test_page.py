@@ -18,6 +18,8 @@ from gradmass.report.explorer import render
 from gradmass.tables import from_spec
 from gradmass.weights import Weight
 
+pytestmark = pytest.mark.browser
+
 AXE = Path(axe_core_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 WORST = (
     "#G=128&w=grpo&w=power:alpha=3&w=fade&w=grpo_std&w=maxrl&w=pkpo_s:k=4&w=qae&w=maclaurin:T=16"
