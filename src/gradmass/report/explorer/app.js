@@ -1,7 +1,9 @@
 // The page: a state, a picture of it, and the address that says the same.
 "use strict";
 
-let state, found, saving = null;
+let state,
+  found,
+  saving = null;
 
 /** Change the state and show it; `isRebuilt` where controls come or go. */
 function change(edit, isRebuilt = false) {
@@ -43,8 +45,13 @@ function render() {
 
 /** The main picture in words, for those who do not see it. */
 function spoken({ entries }) {
-  return entries.map(({ label, trouble, at }) =>
-    trouble ? `${label} ${trouble}.` : `${label}: m_S ${number(at.m_S[0])}, m_F ${number(at.m_F[0])}.`).join(" ");
+  return entries
+    .map(({ label, trouble, at }) =>
+      trouble
+        ? `${label} ${trouble}.`
+        : `${label}: m_S ${number(at.m_S[0])}, m_F ${number(at.m_F[0])}.`,
+    )
+    .join(" ");
 }
 
 function load() {
@@ -65,18 +72,25 @@ function follow(id, set) {
     set(event.clientX - host.getBoundingClientRect().left, host);
   });
   host.addEventListener("pointermove", (event) => {
-    if (host.hasPointerCapture(event.pointerId)) set(event.clientX - host.getBoundingClientRect().left, host);
+    if (host.hasPointerCapture(event.pointerId))
+      set(event.clientX - host.getBoundingClientRect().left, host);
   });
 }
 
 function setP(left, host) {
-  const box = boxOf(host, 0), share = (left - box.left) / (box.right - box.left);
-  change((next) => { next.p = Number(clip(share, 0.01, 0.99).toFixed(2)); });
+  const box = boxOf(host, 0),
+    share = (left - box.left) / (box.right - box.left);
+  change((next) => {
+    next.p = Number(clip(share, 0.01, 0.99).toFixed(2));
+  });
 }
 
 function setStep(left, host) {
-  const box = boxOf(host, 0), share = (left - box.left) / (box.right - box.left);
-  change((next) => { next.at = Math.round(clip(share, 0, 1) * (STEPS.length - 1)); });
+  const box = boxOf(host, 0),
+    share = (left - box.left) / (box.right - box.left);
+  change((next) => {
+    next.at = Math.round(clip(share, 0, 1) * (STEPS.length - 1));
+  });
 }
 
 function listen() {
@@ -84,17 +98,35 @@ function listen() {
   byId("add").addEventListener("click", () => {
     const used = state.weights.map(({ name }) => name);
     const name = [...PAPER, ...Object.keys(FORMULAS)].find((other) => !used.includes(other));
-    change((next) => { next.weights.push({ name, fields: {} }); }, true);
+    change((next) => {
+      next.weights.push({ name, fields: {} });
+    }, true);
     byId("weights").lastElementChild.querySelector("select").focus();
   });
-  byId("p").addEventListener("input", (event) => change((next) => { next.p = Number(event.target.value); }));
-  byId("at").addEventListener("input", (event) => change((next) => { next.at = Number(event.target.value); }));
-  byId("theme").addEventListener("click", () => change((next) => {
-    next.theme = THEMES[(THEMES.indexOf(next.theme) + 1) % THEMES.length];
-  }));
-  byId("share").addEventListener("click", () => copy(location.href.split("#")[0] + `#${addressOf(state)}`, byId("share")));
-  byId("copy-command").addEventListener("click", () => copy(byId("command").textContent, byId("copy-command")));
-  byId("save-rates").addEventListener("click", () => save("rates.txt", ratesText(found.prior), "text/plain"));
+  byId("p").addEventListener("input", (event) =>
+    change((next) => {
+      next.p = Number(event.target.value);
+    }),
+  );
+  byId("at").addEventListener("input", (event) =>
+    change((next) => {
+      next.at = Number(event.target.value);
+    }),
+  );
+  byId("theme").addEventListener("click", () =>
+    change((next) => {
+      next.theme = THEMES[(THEMES.indexOf(next.theme) + 1) % THEMES.length];
+    }),
+  );
+  byId("share").addEventListener("click", () =>
+    copy(location.href.split("#")[0] + `#${addressOf(state)}`, byId("share")),
+  );
+  byId("copy-command").addEventListener("click", () =>
+    copy(byId("command").textContent, byId("copy-command")),
+  );
+  byId("save-rates").addEventListener("click", () =>
+    save("rates.txt", ratesText(found.prior), "text/plain"),
+  );
   for (const button of document.querySelectorAll("[data-save]")) {
     button.addEventListener("click", () => saveSvg(byId(button.dataset.save), button.dataset.save));
   }
@@ -118,7 +150,9 @@ async function copy(text, button) {
     // No permission, as in some frames: show what to copy instead.
     prompt("Copy this:", text);
   }
-  setTimeout(() => { button.textContent = before; }, 1500);
+  setTimeout(() => {
+    button.textContent = before;
+  }, 1500);
 }
 
 measureWidths();

@@ -10,7 +10,9 @@ const clip = (value, low, high) => Math.max(low, Math.min(high, value));
 function playController(run, settings) {
   const { alpha_max, delta_min, ema, entropy_form, alpha_schedule, delta_schedule } = settings;
   const played = { solve_rate: [], entropy: [], alpha: [], delta: [], target: null };
-  let solveRate = 0.5, entropy = null, initial = null;
+  let solveRate = 0.5,
+    entropy = null,
+    initial = null;
   run.solve_rate.forEach((rate, i) => {
     if (rate !== null) solveRate = (1 - ema) * solveRate + ema * rate;
     const measured = run.entropy_nats[i];
@@ -19,11 +21,14 @@ function playController(run, settings) {
       entropy = (1 - ema) * before + ema * measured;
       initial = initial === null ? before : initial;
     }
-    const target = settings.target_entropy === "half-initial" ? initial / 2 : settings.target_entropy;
+    const target =
+      settings.target_entropy === "half-initial" ? initial / 2 : settings.target_entropy;
     const gone = Math.log1p(Math.min(run.step[i], run.num_steps)) / Math.log1p(run.num_steps);
     played.solve_rate.push(solveRate);
     played.entropy.push(entropy);
-    played.alpha.push(alphaOf(alpha_schedule, { alpha_max, solveRate, entropy, initial, target, gone }));
+    played.alpha.push(
+      alphaOf(alpha_schedule, { alpha_max, solveRate, entropy, initial, target, gone }),
+    );
     played.delta.push(deltaOf(delta_schedule, entropy_form, { delta_min, entropy, target, gone }));
     played.target = entropy === null ? null : target;
   });

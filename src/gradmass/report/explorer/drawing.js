@@ -3,7 +3,15 @@
 
 const DASHES = ["", "8 4", "2 3", "10 3 2 3", "5 2", "14 4", "1 3", "6 3 1 3 1 3"];
 /** Slot of the palette by weight, as in reports; other names take the first that is free. */
-const SLOTS = { fade: 0, grpo: 1, power: 2, asym_grpo_delta: 3, power_asym: 4, grpo_std: 5, reinforce: 6 };
+const SLOTS = {
+  fade: 0,
+  grpo: 1,
+  power: 2,
+  asym_grpo_delta: 3,
+  power_asym: 4,
+  grpo_std: 5,
+  reinforce: 6,
+};
 
 /** A colour and a dash for each weight shown; no colour twice. */
 function looksOf(weights) {
@@ -34,7 +42,10 @@ function number(value) {
 }
 
 const escaped = (text) =>
-  String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+  String(text).replace(
+    /[&<>"]/g,
+    (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c],
+  );
 
 /** A linear map, or one of logarithms. */
 function scaleOf([low, high], [from, to], isLog = false) {
@@ -57,7 +68,8 @@ function ticksOf(low, high, most) {
 
 /** A line through points; values that are null break it. */
 function pathOf(xs, ys, x, y) {
-  let path = "", isDown = false;
+  let path = "",
+    isDown = false;
   for (let i = 0; i < xs.length; i++) {
     if (ys[i] === null) {
       isDown = false;
@@ -73,7 +85,12 @@ const curve = (path, { color, dash, width = 2.2, opacity = 1 }) =>
   `<path d="${path}" style="fill:none;stroke:${color};stroke-width:${width};stroke-dasharray:${dash || "none"};opacity:${opacity};stroke-linejoin:round"/>`;
 const rule = (x1, y1, x2, y2, color = "var(--rule)", width = 1) =>
   `<line x1="${x1}" y1="${y1}" x2="${x2}" y2="${y2}" style="stroke:${color};stroke-width:${width}"/>`;
-const words = (x, y, text, { anchor = "start", color = "var(--soft)", size = 12, weight = 400 } = {}) =>
+const words = (
+  x,
+  y,
+  text,
+  { anchor = "start", color = "var(--soft)", size = 12, weight = 400 } = {},
+) =>
   `<text x="${x}" y="${y}" style="fill:${color};font-size:${size}px;text-anchor:${anchor};font-weight:${weight};paint-order:stroke;stroke:var(--card);stroke-width:3px;stroke-linejoin:round">${escaped(text)}</text>`;
 const dot = (x, y, color, radius = 4.5) =>
   `<circle cx="${x}" cy="${y}" r="${radius}" style="fill:${color};stroke:var(--card);stroke-width:1.5"/>`;
@@ -99,10 +116,14 @@ function draw(host, height, inner) {
 
 /** Horizontal rules with their numbers, and numbers under the horizontal axis. */
 function axes(box, { x, y, xTicks, yTicks, show = number }) {
-  const across = yTicks.map((tick) =>
-    rule(box.left, y(tick), box.right, y(tick), tick === 0 ? "var(--axis)" : "var(--rule)") +
-    words(box.left - 8, y(tick) + 4, show(tick), { anchor: "end" }));
-  const along = xTicks.map((tick) => words(x(tick), box.bottom + 17, number(tick), { anchor: "middle" }));
+  const across = yTicks.map(
+    (tick) =>
+      rule(box.left, y(tick), box.right, y(tick), tick === 0 ? "var(--axis)" : "var(--rule)") +
+      words(box.left - 8, y(tick) + 4, show(tick), { anchor: "end" }),
+  );
+  const along = xTicks.map((tick) =>
+    words(x(tick), box.bottom + 17, number(tick), { anchor: "middle" }),
+  );
   return across.join("") + along.join("");
 }
 
@@ -118,6 +139,8 @@ function save(name, text, type) {
 /** Save a drawing with the colours it has now. */
 function saveSvg(host, name) {
   const style = getComputedStyle(document.documentElement);
-  const text = host.innerHTML.replace(/var\((--[\w-]+)\)/g, (_, key) => style.getPropertyValue(key).trim().replace(/"/g, "'"));
+  const text = host.innerHTML.replace(/var\((--[\w-]+)\)/g, (_, key) =>
+    style.getPropertyValue(key).trim().replace(/"/g, "'"),
+  );
   save(`${name}.svg`, text, "image/svg+xml");
 }

@@ -3,25 +3,51 @@
 
 const MOST_DRAWN = 400;
 const STEPS = RUN.step.map((step) => step + 1);
-const DRAWN_STEPS = STEPS.length <= MOST_DRAWN
-  ? STEPS.map((_, i) => i)
-  : Array.from({ length: MOST_DRAWN }, (_, i) => Math.round((i * (STEPS.length - 1)) / (MOST_DRAWN - 1)));
+const DRAWN_STEPS =
+  STEPS.length <= MOST_DRAWN
+    ? STEPS.map((_, i) => i)
+    : Array.from({ length: MOST_DRAWN }, (_, i) =>
+        Math.round((i * (STEPS.length - 1)) / (MOST_DRAWN - 1)),
+      );
 const MEASURED_ENTROPY = RUN.entropy_nats.filter((value) => value !== null);
 const HIGHEST_ENTROPY = MEASURED_ENTROPY.length ? most(MEASURED_ENTROPY, 0.01) * 1.1 : 1;
 const CHART_HEIGHT = 190;
 
 function drawSeries(id, state, domain, lines) {
-  const host = byId(id), box = boxOf(host, CHART_HEIGHT);
-  const last = STEPS.at(-1), first = STEPS[0];
+  const host = byId(id),
+    box = boxOf(host, CHART_HEIGHT);
+  const last = STEPS.at(-1),
+    first = STEPS[0];
   const x = scaleOf([first, last > first ? last : first + 1], [box.left, box.right]);
   const y = scaleOf(domain, [box.bottom, box.top]);
   const xs = DRAWN_STEPS.map((i) => STEPS[i]);
-  const drawn = lines.map((line) => curve(pathOf(xs, DRAWN_STEPS.map((i) => line.values[i]), x, y), line));
-  const tops = lines.filter((line) => line.values[state.at] !== null && line.marked)
+  const drawn = lines.map((line) =>
+    curve(
+      pathOf(
+        xs,
+        DRAWN_STEPS.map((i) => line.values[i]),
+        x,
+        y,
+      ),
+      line,
+    ),
+  );
+  const tops = lines
+    .filter((line) => line.values[state.at] !== null && line.marked)
     .map((line) => dot(x(STEPS[state.at]), y(line.values[state.at]), line.color));
-  draw(host, CHART_HEIGHT,
-    axes(box, { x, y, xTicks: ticksOf(first, last > first ? last : first + 1, 5), yTicks: ticksOf(...domain, 4) }) +
-    drawn.join("") + rule(x(STEPS[state.at]), box.top, x(STEPS[state.at]), box.bottom, "var(--ink)") + tops.join(""));
+  draw(
+    host,
+    CHART_HEIGHT,
+    axes(box, {
+      x,
+      y,
+      xTicks: ticksOf(first, last > first ? last : first + 1, 5),
+      yTicks: ticksOf(...domain, 4),
+    }) +
+      drawn.join("") +
+      rule(x(STEPS[state.at]), box.top, x(STEPS[state.at]), box.bottom, "var(--ink)") +
+      tops.join(""),
+  );
   return { x, y, box };
 }
 
@@ -30,7 +56,8 @@ const MAIN = { color: "var(--w0)", width: 2.4, marked: true };
 
 /** FADE's total mass over the problems at some steps, as a multiple of GRPO's. */
 function scaleAt(steps, { played, grpo, groups }) {
-  const aim = meansOver(grpo, groups).total, size = grpo.success.length - 1;
+  const aim = meansOver(grpo, groups).total,
+    size = grpo.success.length - 1;
   const scale = STEPS.map(() => null);
   for (const i of steps) {
     const fields = { alpha: played.alpha[i], delta: played.delta[i] };
@@ -46,17 +73,52 @@ function drawFade(found, state) {
   const { played } = found;
   const scale = [...scaleOfRun([state.fade, state.size, state.prior], found)];
   scale[state.at] = scaleAt([state.at], found)[state.at];
-  const entropy = drawSeries("fade-entropy", state, [0, HIGHEST_ENTROPY], [
-    { ...RAW, values: RUN.entropy_nats }, { ...MAIN, values: played.entropy },
-  ]);
-  drawSeries("fade-solved", state, [0, 1], [{ ...RAW, values: RUN.solve_rate }, { ...MAIN, values: played.solve_rate }]);
+  const entropy = drawSeries(
+    "fade-entropy",
+    state,
+    [0, HIGHEST_ENTROPY],
+    [
+      { ...RAW, values: RUN.entropy_nats },
+      { ...MAIN, values: played.entropy },
+    ],
+  );
+  drawSeries(
+    "fade-solved",
+    state,
+    [0, 1],
+    [
+      { ...RAW, values: RUN.solve_rate },
+      { ...MAIN, values: played.solve_rate },
+    ],
+  );
   drawSeries("fade-delta", state, [0, 1.1], [{ ...MAIN, values: played.delta }]);
-  drawSeries("fade-alpha", state, [0, Math.max(state.fade.alpha_max, 1) * 1.1], [{ ...MAIN, values: played.alpha }]);
-  drawSeries("fade-scale", state, [0, most(scale.filter((value) => value !== null), 1) * 1.1], [{ ...MAIN, values: scale }]);
+  drawSeries(
+    "fade-alpha",
+    state,
+    [0, Math.max(state.fade.alpha_max, 1) * 1.1],
+    [{ ...MAIN, values: played.alpha }],
+  );
+  drawSeries(
+    "fade-scale",
+    state,
+    [
+      0,
+      most(
+        scale.filter((value) => value !== null),
+        1,
+      ) * 1.1,
+    ],
+    [{ ...MAIN, values: scale }],
+  );
   placeTarget(entropy, played.target);
   const now = {
-    step: STEPS[state.at], alpha: played.alpha[state.at], delta: played.delta[state.at], scale: scale[state.at],
-    solved: played.solve_rate[state.at], entropy: played.entropy[state.at], target: played.target,
+    step: STEPS[state.at],
+    alpha: played.alpha[state.at],
+    delta: played.delta[state.at],
+    scale: scale[state.at],
+    solved: played.solve_rate[state.at],
+    entropy: played.entropy[state.at],
+    target: played.target,
   };
   for (const [key, value] of Object.entries(now)) byId(`now-${key}`).textContent = number(value);
 }
@@ -76,11 +138,13 @@ function placeTarget({ y, box }, target) {
 
 /** Drag the target, or move it by the arrow keys. */
 function listenToTarget(change) {
-  const handle = byId("target"), host = byId("fade-entropy");
+  const handle = byId("target"),
+    host = byId("fade-entropy");
   const lowest = HIGHEST_ENTROPY / 200;
-  const set = (value) => change((state) => {
-    state.fade.target_entropy = Number(clip(value, lowest, HIGHEST_ENTROPY).toPrecision(3));
-  });
+  const set = (value) =>
+    change((state) => {
+      state.fade.target_entropy = Number(clip(value, lowest, HIGHEST_ENTROPY).toPrecision(3));
+    });
   handle.addEventListener("pointerdown", (event) => {
     handle.setPointerCapture(event.pointerId);
     handle.focus();
@@ -88,13 +152,25 @@ function listenToTarget(change) {
   });
   handle.addEventListener("pointermove", (event) => {
     if (!handle.hasPointerCapture(event.pointerId)) return;
-    const box = boxOf(host, CHART_HEIGHT), at = event.clientY - host.getBoundingClientRect().top;
+    const box = boxOf(host, CHART_HEIGHT),
+      at = event.clientY - host.getBoundingClientRect().top;
     set(((box.bottom - at) / (box.bottom - box.top)) * HIGHEST_ENTROPY);
   });
   handle.addEventListener("keydown", (event) => {
-    const steps = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1, PageUp: 10, PageDown: -10 };
-    if (event.key === "Home" || event.key === "End") set(event.key === "Home" ? lowest : HIGHEST_ENTROPY);
-    else if (steps[event.key]) set(Number(handle.getAttribute("aria-valuenow")) + (steps[event.key] * HIGHEST_ENTROPY) / 100);
+    const steps = {
+      ArrowUp: 1,
+      ArrowRight: 1,
+      ArrowDown: -1,
+      ArrowLeft: -1,
+      PageUp: 10,
+      PageDown: -10,
+    };
+    if (event.key === "Home" || event.key === "End")
+      set(event.key === "Home" ? lowest : HIGHEST_ENTROPY);
+    else if (steps[event.key])
+      set(
+        Number(handle.getAttribute("aria-valuenow")) + (steps[event.key] * HIGHEST_ENTROPY) / 100,
+      );
     else return;
     event.preventDefault();
   });
@@ -111,11 +187,17 @@ function listenToPlay(change, current) {
   };
   button.addEventListener("click", () => {
     if (frame !== null) return stop();
-    const from = current().at < STEPS.length - 1 ? current().at : 0, start = performance.now();
+    const from = current().at < STEPS.length - 1 ? current().at : 0,
+      start = performance.now();
     button.textContent = "❚❚ Pause";
     const move = (now) => {
-      const at = Math.min(STEPS.length - 1, from + Math.floor(((now - start) / 8000) * STEPS.length));
-      change((state) => { state.at = Math.max(0, at); });
+      const at = Math.min(
+        STEPS.length - 1,
+        from + Math.floor(((now - start) / 8000) * STEPS.length),
+      );
+      change((state) => {
+        state.at = Math.max(0, at);
+      });
       if (at < STEPS.length - 1) frame = requestAnimationFrame(move);
       else stop();
     };

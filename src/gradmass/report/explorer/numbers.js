@@ -33,7 +33,8 @@ function binomial(rates, trials) {
   const pmf = new Float64Array(rates.length * (trials + 1));
   rates.forEach((p, row) => {
     const from = row * (trials + 1);
-    const logP = Math.log(p), logQ = Math.log1p(-p);
+    const logP = Math.log(p),
+      logQ = Math.log1p(-p);
     let total = 0;
     for (let s = 0; s <= trials; s++) {
       // At p = 0 and p = 1 the other outcome is impossible: 0 times minus infinity is 0 here.
@@ -60,7 +61,8 @@ function massesOf(table, rates = GRID, factor = 1) {
   const names = ["p", "w_S", "w_F", "m_S", "m_F", "slope", "objective"];
   const found = Object.fromEntries(names.map((name) => [name, new Float64Array(rates.length)]));
   rates.forEach((p, row) => {
-    let success = 0, failure = 0;
+    let success = 0,
+      failure = 0;
     for (let t = 0, at = row * size; t < size; t++, at++) {
       success += others[at] * table.success[t + 1];
       failure += others[at] * table.failure[t];
@@ -75,7 +77,8 @@ function massesOf(table, rates = GRID, factor = 1) {
   // The integral of Bin(t; G - 1, x) from 0 to p is the chance of more than t of G, over G.
   const all = binomialOf(rates, size);
   rates.forEach((_, row) => {
-    let steps = 0, sum = 0;
+    let steps = 0,
+      sum = 0;
     for (let s = 1, at = row * (size + 1) + 1; s <= size; s++, at++) {
       steps += table.success[s] + table.failure[s - 1];
       sum += all[at] * steps;
@@ -91,7 +94,8 @@ function overGroups(prior, size) {
 }
 
 function betaGroups({ a, b }, size) {
-  const share = new Float64Array(size + 1), rate = new Float64Array(size + 1);
+  const share = new Float64Array(size + 1),
+    rate = new Float64Array(size + 1);
   for (let s = 0; s < size; s++) {
     const ratio = ((size - s) / (s + 1)) * ((s + a) / (size - s - 1 + b));
     share[s + 1] = share[s] + Math.log(ratio);
@@ -107,7 +111,8 @@ function betaGroups({ a, b }, size) {
 }
 
 function measuredGroups({ rates, shares }, size) {
-  const share = new Float64Array(size + 1), rate = new Float64Array(size + 1);
+  const share = new Float64Array(size + 1),
+    rate = new Float64Array(size + 1);
   const pmf = binomial(rates, size);
   rates.forEach((p, row) => {
     for (let s = 0; s <= size; s++) {
@@ -126,7 +131,8 @@ function meansOver(table, groups) {
   const sum = { m_S: 0, m_F: 0, m_S_p: 0, m_F_p: 0, useful: 0, absolute: 0, square: 0 };
   for (let s = 0; s <= size; s++) {
     const share = groups.share[s];
-    const positive = (s / size) * table.success[s], negative = (1 - s / size) * table.failure[s];
+    const positive = (s / size) * table.success[s],
+      negative = (1 - s / size) * table.failure[s];
     const absolute = Math.abs(positive) + Math.abs(negative);
     sum.m_S += share * positive;
     sum.m_F += share * negative;
@@ -149,8 +155,10 @@ function totalAtHalf(table) {
 /** What to multiply a weight by so that its total mass equals GRPO's; null where no factor does. */
 function equaliseFactor(table, grpo, equalise, groups) {
   if (equalise === "none") return 1;
-  const total = (of) => (equalise === "mass_at_half" ? totalAtHalf(of) : meansOver(of, groups).total);
-  const own = total(table), aim = total(grpo);
+  const total = (of) =>
+    equalise === "mass_at_half" ? totalAtHalf(of) : meansOver(of, groups).total;
+  const own = total(table),
+    aim = total(grpo);
   return own > 0 && aim > 0 ? aim / own : null;
 }
 
@@ -175,7 +183,9 @@ function axesOf(table, grpo, groups, factor, masses) {
 /** Rate at which a mass on the grid is largest, by a parabola through the largest three. */
 function peakOf(mass) {
   let top = 0;
-  mass.forEach((value, i) => { if (value > mass[top]) top = i; });
+  mass.forEach((value, i) => {
+    if (value > mass[top]) top = i;
+  });
   if (!(mass[top] > 0)) return null;
   if (top === 0 || top === mass.length - 1) return Math.round(GRID[top]);
   const [before, here, after] = [mass[top - 1], mass[top], mass[top + 1]];
@@ -186,6 +196,7 @@ function peakOf(mass) {
 
 /** Mean solve rate weighted by a mass; null where that is 0 or below 0 somewhere. */
 function centroid(mass, mean, meanTimesP) {
-  const lowest = mass.reduce((x, y) => Math.min(x, y)), highest = mass.reduce((x, y) => Math.max(x, y));
+  const lowest = mass.reduce((x, y) => Math.min(x, y)),
+    highest = mass.reduce((x, y) => Math.max(x, y));
   return mean > 0 && lowest > -1e-9 * highest ? meanTimesP / mean : null;
 }

@@ -25,7 +25,8 @@ function widen(controls, fields) {
     controls[field].high = Math.max(controls[field].high, value);
   }
 }
-for (const { name, fields } of PAGE.view) widen(name === "fade" ? FADE_RANGES : FORMULAS[name]?.controls ?? {}, fields);
+for (const { name, fields } of PAGE.view)
+  widen(name === "fade" ? FADE_RANGES : (FORMULAS[name]?.controls ?? {}), fields);
 widen(FADE_RANGES, RUN.fade);
 
 const defaultOf = (name, field) => CARDS[name].fields[field][0];
@@ -36,7 +37,10 @@ function fieldsOf({ name, fields }) {
   if (!CARDS[name]) return {};
   const names = Object.keys(CARDS[name].fields);
   return Object.fromEntries(
-    names.map((field) => [field, fields[field] ?? defaultOf(name, field) ?? controlsOf(name)[field].start]),
+    names.map((field) => [
+      field,
+      fields[field] ?? defaultOf(name, field) ?? controlsOf(name)[field].start,
+    ]),
   );
 }
 
@@ -50,13 +54,15 @@ function labelOf({ name, fields }) {
 
 function firstState() {
   const fade = {};
-  for (const field of [...Object.keys(FADE_RANGES), "target_entropy"]) fade[field] = defaultOf("fade", field);
+  for (const field of [...Object.keys(FADE_RANGES), "target_entropy"])
+    fade[field] = defaultOf("fade", field);
   Object.assign(fade, RUN.fade);
   const state = {
     size: 8,
-    prior: RUN.is_example || !RUN.priors.length
-      ? { kind: "beta", a: 0.5, b: 1.2 }
-      : { kind: "run", index: 0 },
+    prior:
+      RUN.is_example || !RUN.priors.length
+        ? { kind: "beta", a: 0.5, b: 1.2 }
+        : { kind: "run", index: 0 },
     equalise: "none",
     p: 0.3,
     weights: [],
@@ -87,12 +93,19 @@ function priorText(prior) {
 
 const specOf = ({ name, fields }) =>
   Object.keys(fields).length ? `${name}:${pairs(fields)}` : name;
-const pairs = (fields) => Object.entries(fields).map(([key, value]) => `${key}=${value}`).join(",");
+const pairs = (fields) =>
+  Object.entries(fields)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(",");
 
 /** The part of the address after #: what differs from the first view. */
 function addressOf(state) {
-  const first = firstState(), parts = [];
-  const put = (key, value) => parts.push(`${key}=${encodeURIComponent(value).replace(/%(3A|2C|3D|40)/g, decodeURIComponent)}`);
+  const first = firstState(),
+    parts = [];
+  const put = (key, value) =>
+    parts.push(
+      `${key}=${encodeURIComponent(value).replace(/%(3A|2C|3D|40)/g, decodeURIComponent)}`,
+    );
   if (state.size !== first.size) put("G", state.size);
   if (state.weights.map(specOf).join() !== first.weights.map(specOf).join()) {
     if (!state.weights.length) put("w", "");
@@ -101,7 +114,9 @@ function addressOf(state) {
   if (priorText(state.prior) !== priorText(first.prior)) put("prior", priorText(state.prior));
   if (state.equalise !== first.equalise) put("equalise", state.equalise);
   if (state.p !== first.p) put("p", state.p);
-  const fade = Object.fromEntries(Object.entries(state.fade).filter(([key, value]) => value !== first.fade[key]));
+  const fade = Object.fromEntries(
+    Object.entries(state.fade).filter(([key, value]) => value !== first.fade[key]),
+  );
   if (Object.keys(fade).length) put("fade", pairs(fade));
   if (state.at !== first.at) put("at", state.at);
   if (state.theme !== first.theme) put("theme", state.theme);
@@ -110,14 +125,16 @@ function addressOf(state) {
 
 /** The state an address asks for, and what of it was not understood. */
 function readAddress(hash) {
-  const state = firstState(), refused = [];
+  const state = firstState(),
+    refused = [];
   const weights = [];
   for (const part of hash.replace(/^#/, "").split("&").filter(Boolean)) {
     const cut = part.indexOf("=");
     let text = part;
     try {
       text = decodeURIComponent(part);
-      const key = part.slice(0, cut), value = decodeURIComponent(part.slice(cut + 1));
+      const key = part.slice(0, cut),
+        value = decodeURIComponent(part.slice(cut + 1));
       if (key === "w" && weights.length < MOST_WEIGHTS) weights.push(...readWeight(value));
       else if (!READERS[key]?.(state, value)) refused.push(text);
     } catch (error) {

@@ -40,8 +40,7 @@ function looStd({ n, s, f, r, q }, { eps }) {
 }
 
 function tilted({ n, s, f }, beta) {
-  const [success, failure] =
-    beta > 0 ? [0, Math.expm1(-beta)] : [Math.expm1(beta), 0];
+  const [success, failure] = beta > 0 ? [0, Math.expm1(-beta)] : [Math.expm1(beta), 0];
   const mean = (s * success + f * failure) / n;
   return [(success - mean) / (1 + mean), -(failure - mean) / (1 + mean)];
 }
@@ -60,9 +59,12 @@ function quantile({ n, f }, { K, interpolation }) {
 function betaDensity({ mean, variance }, r) {
   if (variance === 0) return 1;
   const size = ((mean * (1 - mean)) / variance - 1) / 3;
-  const one = Math.max(1, 1 + size * mean), other = Math.max(1, 1 + size * (1 - mean));
+  const one = Math.max(1, 1 + size * mean),
+    other = Math.max(1, 1 + size * (1 - mean));
   const logBeta = logGamma(one) + logGamma(other) - logGamma(one + other);
-  return Math.exp(Math.max((one - 1) * Math.log(r) + (other - 1) * Math.log(1 - r) - logBeta, -Math.log(1e6)));
+  return Math.exp(
+    Math.max((one - 1) * Math.log(r) + (other - 1) * Math.log(1 - r) - logBeta, -Math.log(1e6)),
+  );
 }
 
 /** log Gamma(x) for x of at least 1/2: Stirling's series, after a shift to where it is exact. */
@@ -88,7 +90,10 @@ const FORMULAS = {
   },
   grpo_loo_std: { of: looStd },
   power: { controls: { alpha: range(0.25, 8, 0.05) }, of: (g, c) => powerAsym(g, c.alpha, 1) },
-  asym_grpo_delta: { controls: { delta: range(0.1, 4, 0.05) }, of: (g, c) => powerAsym(g, 1, c.delta) },
+  asym_grpo_delta: {
+    controls: { delta: range(0.1, 4, 0.05) },
+    of: (g, c) => powerAsym(g, 1, c.delta),
+  },
   power_asym: {
     controls: { alpha: range(0.25, 8, 0.05, 2), delta: range(0.1, 4, 0.05, 0.5) },
     of: (g, c) => powerAsym(g, c.alpha, c.delta),
@@ -104,7 +109,8 @@ const FORMULAS = {
   },
   power_unbiased: {
     controls: { alpha: range(1, 16, 1) },
-    of: ({ n, f, r, q }, { alpha }) => scaled((fallingRatio(f, n - 1, alpha) * n) / orOne(f), [q, r]),
+    of: ({ n, f, r, q }, { alpha }) =>
+      scaled((fallingRatio(f, n - 1, alpha) * n) / orOne(f), [q, r]),
     least: ({ alpha }) => alpha + 1,
   },
   maxrl: { of: ({ r, q }, { eps }) => scaled(1 / orOne(r + eps), [q, r]) },
@@ -126,11 +132,9 @@ const FORMULAS = {
     controls: { beta: range(0.1, 6, 0.1), leave_one_out: choice(false, true) },
     of: (g, { beta, leave_one_out }) => {
       if (!leave_one_out) return tilted(g, beta);
-      const e = Math.exp(-beta), others = orOne(g.n - 1);
-      return [
-        1 / ((g.s - 1 + g.f * e) / others) - 1,
-        -(e / ((g.s + (g.f - 1) * e) / others) - 1),
-      ];
+      const e = Math.exp(-beta),
+        others = orOne(g.n - 1);
+      return [1 / ((g.s - 1 + g.f * e) / others) - 1, -(e / ((g.s + (g.f - 1) * e) / others) - 1)];
     },
   },
   passk_tang: { of: ({ n, s }) => [s === 1 && n > 1 ? n : 0, 0] },
@@ -153,7 +157,8 @@ const FORMULAS = {
     controls: { k: range(1, 32, 1, 4) },
     of: ({ n, f }, { k }) => {
       const factor = n / orOne(n - 1);
-      const failure = 1 - fallingRatio(f - 1, n - 1, k - 1) - factor * (1 - fallingRatio(f - 1, n - 1, k));
+      const failure =
+        1 - fallingRatio(f - 1, n - 1, k - 1) - factor * (1 - fallingRatio(f - 1, n - 1, k));
       return [k * (1 - factor * (1 - fallingRatio(f, n - 1, k))), -k * failure];
     },
     least: ({ k }) => k + 1,
@@ -163,10 +168,16 @@ const FORMULAS = {
     of: ({ n, f }, { k }) => [k * fallingRatio(f, n - 1, k - 1), 0],
     least: ({ k }) => k,
   },
-  reinforce: { controls: { signed: choice(false, true) }, of: (g, { signed }) => [1, signed ? 1 : 0] },
+  reinforce: {
+    controls: { signed: choice(false, true) },
+    of: (g, { signed }) => [1, signed ? 1 : 0],
+  },
   psr: { of: () => [1, 0] },
   nsr: { of: () => [0, 1] },
-  w_reinforce: { controls: { success_weight: range(0.05, 2, 0.05) }, of: (g, c) => [c.success_weight, 1] },
+  w_reinforce: {
+    controls: { success_weight: range(0.05, 2, 0.05) },
+    of: (g, c) => [c.success_weight, 1],
+  },
   asymre: {
     controls: { baseline_shift: range(-0.5, 0.5, 0.01) },
     of: ({ n, s, r, q }, { baseline_shift: d }) => {
@@ -179,7 +190,11 @@ const FORMULAS = {
     of: ({ r, q }, c) => [(r / q) ** -c.beta_pos, (r / q) ** c.beta_neg],
   },
   qae: {
-    controls: { K: range(0.05, 0.95, 0.05), interpolation: choice("paper", "linear"), ddof: choice(1, 0) },
+    controls: {
+      K: range(0.05, 0.95, 0.05),
+      interpolation: choice("paper", "linear"),
+      ddof: choice(1, 0),
+    },
     of: (g, c) => {
       const baseline = quantile(g, c);
       return scaled(1 / spread(g, c), [1 - baseline, baseline]);
@@ -198,7 +213,10 @@ const FORMULAS = {
   },
   grpo_lead: {
     controls: {
-      low: range(0, 2, 0.05), high: range(0, 4, 0.05), midpoint: range(0, 1, 0.05), steepness: range(0, 40, 1),
+      low: range(0, 2, 0.05),
+      high: range(0, 4, 0.05),
+      midpoint: range(0, 1, 0.05),
+      steepness: range(0, 40, 1),
       ddof: choice(1, 0),
     },
     of: (g, c) => {
@@ -216,7 +234,8 @@ const FORMULAS = {
   },
   reinforce_batch_baseline: { of: (g, c, { mean }) => [1 - mean, mean] },
   reinforce_plus_plus: {
-    of: (g, { eps }, { mean }) => scaled(1 / Math.sqrt(orOne(mean * (1 - mean) + eps)), [1 - mean, mean]),
+    of: (g, { eps }, { mean }) =>
+      scaled(1 / Math.sqrt(orOne(mean * (1 - mean) + eps)), [1 - mean, mean]),
   },
   reinforce_plus_plus_baseline: {
     of: (g, { eps }, { within }) =>
@@ -227,7 +246,8 @@ const FORMULAS = {
     controls: { alpha: range(0.1, 2, 0.05), ddof: choice(1, 0) },
     of: (g, c, { mean }) => {
       const root = Math.sqrt(g.r);
-      const hard = (1 - mean) / orOne(1 - root + c.eps), easy = mean / orOne(root + c.eps);
+      const hard = (1 - mean) / orOne(1 - root + c.eps),
+        easy = mean / orOne(root + c.eps);
       const factor = (hard + easy) / (2 * spread(g, c));
       return [factor * g.q * Math.min(1, mean / c.alpha), factor * g.r];
     },
@@ -237,8 +257,12 @@ const FORMULAS = {
 /** Solve rate of a batch of infinitely many groups, and the variance between and within groups. */
 function batchOf(groups) {
   const size = groups.share.length - 1;
-  let mean = 0, variance = 0, within = 0;
-  groups.share.forEach((share, s) => { mean += (share * s) / size; });
+  let mean = 0,
+    variance = 0,
+    within = 0;
+  groups.share.forEach((share, s) => {
+    mean += (share * s) / size;
+  });
   groups.share.forEach((share, s) => {
     variance += share * (s / size - mean) ** 2;
     within += share * (s / size) * (1 - s / size);
