@@ -7,6 +7,8 @@ thread works for a move, script to paint, whatever else runs; for the others not
 """
 
 import argparse
+import contextlib
+import io
 import json
 import shutil
 import statistics
@@ -81,7 +83,8 @@ def busy_ms(driver: webdriver.Chrome) -> float:
 def measure(repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "explorer.html"
-        explore(["-o", str(file)])
+        with contextlib.redirect_stdout(io.StringIO()):
+            explore(["-o", str(file)])
         found: dict[str, float] = {"bytes": file.stat().st_size}
         driver = browser()
         try:
