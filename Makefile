@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup check test test-sandbox test-trl demo bench docs
+.PHONY: help setup check test test-sandbox test-trl test-browser demo bench docs site
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,7 +24,12 @@ test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
 	$(BIN)/pytest tests/sandbox/test_attacks.py --attack-rounds 5
 
 test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
-	$(BIN)/pytest -m trl tests/engines
+	$(BIN)/pytest -m trl tests/engines tests/test_tutorials.py
+
+test-browser: $(INSTALLED) ## the explorer in a headless browser: clicks, drags, screenshots
+	@command -v chromedriver >/dev/null || { \
+		echo "no browser to test with: apt-get install chromium chromium-driver" >&2; exit 1; }
+	$(BIN)/pytest -m browser tests/browser
 
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo
@@ -35,6 +40,9 @@ bench: $(INSTALLED) ## how fast: every script in benchmarks/
 
 docs: $(INSTALLED) ## write docs/weights.md and docs/which_weight.md anew from the registered weights
 	$(BIN)/python docs/generate.py
+
+site: $(INSTALLED) ## build the documentation site in site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

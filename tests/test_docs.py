@@ -19,7 +19,7 @@ from gradmass.weights import WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gradmass"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EQUATIONS = list(range(1, 14))
 
 page = pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])

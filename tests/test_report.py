@@ -9,9 +9,9 @@ import matplotlib
 import pytest
 
 from gradmass.record import Run, RunWriter
-from gradmass.report import plots, write_report
+from gradmass.report import plots
 from gradmass.report.evaluations import at_equal_pass_at_1, compare
-from gradmass.report.page import sample_rollouts
+from gradmass.report.page import sample_rollouts, write_report
 from gradmass.types import UsageError
 
 NUM_PROBLEMS = 20

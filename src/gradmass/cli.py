@@ -23,6 +23,7 @@ COMMANDS = {
     "audit": "ask whether a task's verifier can be trusted",
     "spectrum": "compare two checkpoints: what changed, and in how many directions",
     "report": "write one HTML page about runs",
+    "explore": "write a page with sliders: what weights and FADE's controller do",
     "sft": "make a supervised start by a recipe",
     "verify": "judge one answer",
     "doctor": "look whether an installed engine fits, and what its settings do to a weight",

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         )
     out = arguments.out or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     refuse_used(out)
-    from gradmass.report import write_report
+    from gradmass.report.page import write_report
 
     recipes = {
         label: load_recipe(Recipe, "demo", [*flags, *recipe_flags])

@@ -35,7 +35,7 @@ class Arguments:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     arguments = parse(Arguments, "report", argv)
-    from gradmass.report import write_report
+    from gradmass.report.page import write_report
 
     if arguments.watch:
         _watch(arguments.runs, arguments.out)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _watch(paths: Sequence[Path], out: Path) -> None:
     """Follow runs until none is being written; each page but the last reloads itself."""
-    from gradmass.report import write_report
+    from gradmass.report.page import write_report
 
     shown: list[int] = []
     while True:

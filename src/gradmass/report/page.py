@@ -1,13 +1,10 @@
 """One self-contained HTML page about one or several runs: what they show, and what they cannot."""
 
-import errno
 import json
-import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from gradmass.report.evaluations import (
     series,
     splits_of,
 )
+from gradmass.report.writing import write_page
 from gradmass.types import UsageError
 
 FIGURES: dict[str, Callable[[Sequence[Run]], Any]] = {
@@ -68,28 +66,7 @@ def write_report(runs: Sequence[Run], out: Path, *, reload_s: float | None = Non
     for path, times in Counter(run.path.resolve() for run in runs).items():
         if times > 1:
             raise UsageError(f"run {path} is given {times} times; name each run once")
-    draft = out.with_name(f".{out.name}.draft")
-    with _writing(out):  # before the figures, so that a bad place costs no time
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if out.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        is_page = not out.exists() or out.read_bytes()[:15].lower() == b"<!doctype html>"
-    if not is_page:
-        raise UsageError(f"{out} is there and no HTML page; name another file for the report")
-    page = render(runs, reload_s)
-    with _writing(out):
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(out)
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the report {out}: {error.strerror}; name another file"
-        ) from error
+    write_page(out, lambda: render(runs, reload_s), "report")
 
 
 @dataclass(frozen=True)
