@@ -33,9 +33,7 @@ def columns(rng, first_group, num_groups, answer_length):
     return {
         "step": (group_N // GROUPS_A_STEP).tolist(),
         "prompt": [f"problem {g % 20011} of the data set" for g in group_N],
-        "completion": [
-            filler[i * answer_length : (i + 1) * answer_length] for i in range(num)
-        ],
+        "completion": [filler[i * answer_length : (i + 1) * answer_length] for i in range(num)],
         "exact_reward": reward_N.tolist(),
         "advantage": (reward_N - reward_N.reshape(-1, GROUP).mean(1).repeat(GROUP)).tolist(),
     }

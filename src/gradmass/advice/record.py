@@ -1,7 +1,7 @@
 """The track record: what was predicted, what was measured, and the score.
 
-    predictions/published.json      published comparisons of two weights, a look back
-    predictions/study_*.json        forecasts, recorded before their runs; outcomes added afterwards
+predictions/published.json      published comparisons of two weights, a look back
+predictions/study_*.json        forecasts, recorded before their runs; outcomes added afterwards
 """
 
 import json

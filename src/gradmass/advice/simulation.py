@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -164,11 +164,52 @@ class _World:
         e_NAD = scale * rng.standard_normal((*shape, setup.features))
         return cls(start_NA, is_right_NA, x_ND, e_NAD)
 
-    def logits(self, own_NA: np.ndarray, shared_DD: np.ndarray, at: Any) -> np.ndarray:
+    def logits(self, policy: "_Policy", at: Any) -> np.ndarray:
         """Logits of some problems."""
-        shared = np.einsum("nd,nad->na", self.x_ND[at] @ shared_DD, self.e_NAD[at])
-        logits_NA: np.ndarray = self.start_NA[at] + own_NA[at] + shared
+        shared = np.einsum("nd,nad->na", self.x_ND[at] @ policy.shared_DD, self.e_NAD[at])
+        logits_NA: np.ndarray = self.start_NA[at] + policy.own_NA[at] + shared
         return logits_NA
+
+
+@dataclass
+class _Policy:
+    """What is trained, with Adam's moments of it."""
+
+    own_NA: np.ndarray
+    shared_DD: np.ndarray
+    means: list[np.ndarray]
+    squares: list[np.ndarray]
+    updates: int = 0
+
+    @classmethod
+    def start(cls, setup: Setup) -> "_Policy":
+        shapes = (setup.problems, setup.answers), (setup.features, setup.features)
+        own, mean, square = ([np.zeros(shape) for shape in shapes] for _ in range(3))
+        return cls(own[0], own[1], mean, square)
+
+    def copy(self) -> "_Policy":
+        """The policy as it is now, to draw from later."""
+        return replace(self, own_NA=self.own_NA.copy(), shared_DD=self.shared_DD.copy())
+
+    def climb(self, world: _World, at_P: np.ndarray, slope_PA: np.ndarray, rate: float) -> None:
+        """One step of Adam up a gradient by the logits of some problems."""
+        own_slope_NA = np.zeros_like(self.own_NA)
+        own_slope_NA[at_P] = slope_PA
+        answers_PD = np.einsum("pa,pad->pd", slope_PA, world.e_NAD[at_P])
+        shared_slope_DD = world.x_ND[at_P].T @ answers_PD
+        self.updates += 1
+        beta1, beta2, eps = ADAM
+        for theta, slope, mean, square in zip(
+            (self.own_NA, self.shared_DD),
+            (own_slope_NA, shared_slope_DD),
+            self.means,
+            self.squares,
+            strict=True,
+        ):
+            mean += (1 - beta1) * (slope - mean)
+            square += (1 - beta2) * (slope**2 - square)
+            size = np.sqrt(square / (1 - beta2**self.updates)) + eps
+            theta += rate * mean / (1 - beta1**self.updates) / size
 
 
 def _rates(prior: Prior, num: int) -> np.ndarray:
@@ -178,59 +219,51 @@ def _rates(prior: Prior, num: int) -> np.ndarray:
     up_to_M = np.cumsum(share_M[order])
     middle_N = (np.arange(num) + 0.5) / num
     place_N = np.minimum(np.searchsorted(up_to_M, middle_N), len(rate_M) - 1)
-    return np.clip(rate_M[order][place_N], 1e-4, 1 - 1e-4)
+    rate_N: np.ndarray = np.clip(rate_M[order][place_N], 1e-4, 1 - 1e-4)
+    return rate_N
 
 
 def _run(weight: Weight, setup: Setup, prior: Prior, seed: int) -> dict[str, float]:
     """One training run; its numbers at the end."""
     world = _World.make(setup, prior, np.random.default_rng([seed, 0]))
-    order = np.random.default_rng([seed, 1])
-    draws = np.random.default_rng([seed, 2])
-    own_NA = np.zeros_like(world.start_NA)
-    shared_DD = np.zeros((setup.features, setup.features))
-    moments = [np.zeros_like(theta) for theta in (own_NA, own_NA, shared_DD, shared_DD)]
-    state, updates, batches = weight.init(), 0, []
-    past: list[tuple[np.ndarray, np.ndarray]] = []
-    greedy_N = np.full(setup.problems, 0.5)
+    order, draws = (np.random.default_rng([seed, purpose]) for purpose in (1, 2))
+    policy = _Policy.start(setup)
+    past: list[_Policy] = []
+    state = weight.init()
+    batches: list[np.ndarray] = []
+    last_rate_N = np.full(setup.problems, 0.5)
     for step in range(setup.steps):
         if not batches:
-            batches = np.array_split(order.permutation(setup.problems), setup.problems // setup.batch)
+            parts = setup.problems // setup.batch
+            batches = np.array_split(order.permutation(setup.problems), parts)
         at_P = batches.pop()
-        past = [*past, (own_NA.copy(), shared_DD.copy())][-setup.lag - 1 :]
-        old_PA = _log_softmax(world.logits(*past[0], at_P))
-        # Gumbel's trick: one uniform number an answer, the same for every weight.
+        past = [*past, policy.copy()][-setup.lag - 1 :]
+        old_PA = _log_softmax(world.logits(past[0], at_P))
+        # Gumbel's trick: the same noise of every answer under every weight.
         noise_PGA = draws.gumbel(size=(len(at_P), setup.group_size, setup.answers))
         answer_PG = (old_PA[:, None] + noise_PGA).argmax(2)
-        reward_PG = np.take_along_axis(world.is_right_NA[at_P], answer_PG, 1).astype(np.float64)
-        best_P = old_PA.argmax(1)
-        signals = {
-            "successes_PG": reward_PG == 1,
-            "num_success": int(reward_PG.sum()),
-            "num_scored": reward_PG.size,
-            "lengths_PG": np.ones_like(reward_PG),
-            "greedy_rewards_P": world.is_right_NA[at_P, best_P].astype(np.float64),
-            "solve_rate_P": greedy_N[at_P],
-            "entropy_nats": float(-(np.exp(old_PA) * old_PA).sum(1).mean()),
-            "entropy_kind": "simulated",
-            "policy_lag": len(past) - 1,
-            "step": step,
-            "num_steps": setup.steps,
-        }
-        weight_PG, state = weight.update(reward_PG, state, **signals)
-        greedy_N[at_P] = reward_PG.mean(1)
+        is_right_PG = np.take_along_axis(world.is_right_NA[at_P], answer_PG, 1)
+        weight_PG, state = weight.update(
+            is_right_PG.astype(np.float64),
+            state,
+            successes_PG=is_right_PG,
+            num_success=int(is_right_PG.sum()),
+            num_scored=is_right_PG.size,
+            lengths_PG=np.ones(is_right_PG.shape),
+            greedy_rewards_P=world.is_right_NA[at_P, old_PA.argmax(1)].astype(np.float64),
+            solve_rate_P=last_rate_N[at_P],
+            entropy_nats=float(-(np.exp(old_PA) * old_PA).sum(1).mean()),
+            entropy_kind="simulated",
+            policy_lag=len(past) - 1,
+            step=step,
+            num_steps=setup.steps,
+        )
+        last_rate_N[at_P] = is_right_PG.mean(1)
         for _ in range(setup.updates_per_batch):
-            updates += 1
-            slope_PA = _slope(
-                world.logits(own_NA, shared_DD, at_P), old_PA, answer_PG, weight_PG, setup.clip
-            )
-            own_slope_NA = np.zeros_like(own_NA)
-            own_slope_NA[at_P] = slope_PA
-            shared_slope_DD = np.einsum(
-                "pd,pe->de", world.x_ND[at_P], np.einsum("pa,pae->pe", slope_PA, world.e_NAD[at_P])
-            )
-            _adam(own_NA, own_slope_NA, moments[0], moments[1], updates, setup.rate)
-            _adam(shared_DD, shared_slope_DD, moments[2], moments[3], updates, setup.rate)
-    return _ends(world, own_NA, shared_DD)
+            logits_PA = world.logits(policy, at_P)
+            slope_PA = _slope(logits_PA, old_PA, answer_PG, weight_PG, setup.clip)
+            policy.climb(world, at_P, slope_PA, setup.rate)
+    return _ends(world, policy)
 
 
 def _slope(
@@ -246,34 +279,18 @@ def _slope(
     ratio_PG = np.exp(own_PG - np.take_along_axis(old_PA, answer_PG, 1))
     is_clipped_PG = np.where(weight_PG > 0, ratio_PG > 1 + clip, ratio_PG < 1 - clip)
     pull_PG = np.where(is_clipped_PG, 0.0, weight_PG * ratio_PG) / weight_PG.size
-    slope_PA = -pull_PG.sum(1, keepdims=True) * np.exp(log_PA)
+    slope_PA: np.ndarray = -pull_PG.sum(1, keepdims=True) * np.exp(log_PA)
     np.add.at(slope_PA, (np.arange(len(slope_PA))[:, None], answer_PG), pull_PG)
     return slope_PA
 
 
-def _adam(
-    theta: np.ndarray,
-    slope: np.ndarray,
-    mean: np.ndarray,
-    square: np.ndarray,
-    count: int,
-    rate: float,
-) -> None:
-    """One step uphill, in place."""
-    beta1, beta2, eps = ADAM
-    mean += (1 - beta1) * (slope - mean)
-    square += (1 - beta2) * (slope**2 - square)
-    corrected = np.sqrt(square / (1 - beta2**count)) + eps
-    theta += rate * mean / (1 - beta1**count) / corrected
-
-
-def _ends(world: _World, own_NA: np.ndarray, shared_DD: np.ndarray) -> dict[str, float]:
-    log_NA = _log_softmax(world.logits(own_NA, shared_DD, slice(None)))
+def _ends(world: _World, policy: "_Policy") -> dict[str, float]:
+    log_NA = _log_softmax(world.logits(policy, slice(None)))
     policy_NA = np.exp(log_NA)
     rate_N = np.clip((policy_NA * world.is_right_NA).sum(1), 0.0, 1.0)
     found = {f"pass@{k}": float((1 - (1 - rate_N) ** k).mean()) for k in KS}
     found["entropy_nats"] = float(-(policy_NA * log_NA).sum(1).mean())
-    energy_K = np.linalg.svd(shared_DD, compute_uv=False) ** 2
+    energy_K = np.linalg.svd(policy.shared_DD, compute_uv=False) ** 2
     found["rank_top1_share"] = float(energy_K[0] / energy_K.sum()) if energy_K.any() else 0.0
     return found
 

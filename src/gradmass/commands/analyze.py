@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from gradmass.commands.analyze_tables import page_sections, print_document
 from gradmass.commands.arguments import parse
 from gradmass.commands.masses import read_weight
 from gradmass.commands.progress import RowsProgress
@@ -77,12 +78,10 @@ def main(argv: Sequence[str]) -> int:
     roles = read_roles(arguments)
     from gradmass.logs import analyse, read_log
 
-    write = None
     if arguments.out is not None:
-        from gradmass.report.log_page import check_place, write_log_page
+        from gradmass.report.log_page import check_place
 
         check_place(arguments.out)  # before anything is read
-        write = write_log_page
     with RowsProgress() as progress:
         log = read_log(
             arguments.paths,
@@ -94,13 +93,13 @@ def main(argv: Sequence[str]) -> int:
         )
         progress.say("computing")
         document = analyse(log, in_use, compared)
-    if write is not None and arguments.out is not None:
-        write(document, arguments.out)
+    if arguments.out is not None:
+        from gradmass.report.log_page import write_log_page
+
+        write_log_page(document, page_sections(document), arguments.out)
     if arguments.json:
         print(json.dumps(document, allow_nan=False))
     else:
-        from gradmass.commands.analyze_tables import print_document
-
         print_document(document)
         if arguments.out is not None:
             print(arguments.out)

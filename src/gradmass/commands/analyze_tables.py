@@ -38,6 +38,20 @@ def print_document(document: dict[str, Any]) -> None:
                 console.print(escape(item) if isinstance(item, str) else item)
 
 
+def page_sections(document: dict[str, Any]) -> dict[str, Any]:
+    """The same sentences and tables for the page."""
+    headers, rows, notes = weight_rows(document)
+    return {
+        "what": what_lines(document),
+        "groups": groups_lines(document),
+        "rewards": rewards_lines(document),
+        "problems": problems_lines(document),
+        "answers": answers_lines(document),
+        "weights": [headers, *rows],
+        "weight_notes": notes,
+    }
+
+
 def what_lines(document: dict[str, Any]) -> list[str]:
     """What was read, and how, in sentences."""
     log = document["log"]
@@ -144,7 +158,9 @@ def problems_lines(document: dict[str, Any]) -> list[str]:
             f"{some['num']:,} {words} ({share(some['num'] / found['num_visited_again'])}), "
             f"median {some['median_rollouts']:g} rollouts each; tried most:"
         )
-        lines += [f"  {item['rollouts']:>6,}  {item['problem']}" for item in some["most_tried"]]
+        lines += [
+            f"  {item['rollouts']:,} rollouts: {item['problem']}" for item in some["most_tried"]
+        ]
     return lines
 
 
@@ -166,7 +182,8 @@ def answers_lines(document: dict[str, Any]) -> list[str]:
     if entropy is not None and entropy["mean"] is not None:
         shown = " ".join("-" if mean is None else f"{mean:.3f}" for mean in entropy["by_window"])
         lines.append(
-            f"entropy {entropy['mean']:.3f} {entropy['unit']} ({entropy['from']}); over time {shown}"
+            f"entropy {entropy['mean']:.3f} {entropy['unit']} ({entropy['from']}); "
+            f"over time {shown}"
         )
     return lines
 
@@ -197,20 +214,29 @@ def _time_table(document: dict[str, Any]) -> Table | None:
 
 
 def _weights_table(document: dict[str, Any]) -> list[Any]:
-    table = Table("weight", box=None)
-    headers = ["m_S", "m_F", "m_S/m_F", "by tokens", "hard S", "easy S", "rollouts", "groups"]
-    if document["lengths"] is not None and document["lengths"]["unit"] != "tokens":
-        headers[3] = "by characters"
-    for header in headers:
+    headers, rows, notes = weight_rows(document)
+    table = Table(headers[0], box=None)
+    for header in headers[1:]:
         table.add_column(header, justify="right")
-    notes = []
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return [table, *notes]
+
+
+def weight_rows(document: dict[str, Any]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Headers, a row for each weight, and what is to be said beside them."""
+    headers = ["weight", "m_S", "m_F", "m_S/m_F", "by tokens", "hard S", "easy S"]
+    headers += ["rollouts", "groups"]
+    if document["lengths"] is not None and document["lengths"]["unit"] != "tokens":
+        headers[4] = "by characters"
+    rows, notes = [], []
     for entry in document["weights"]:
         label = entry["label"]
         if "not_computed" in entry:
             notes.append(f"{label}: not computed: {entry['not_computed']}")
             continue
-        table.add_row(escape(label + _like(entry)), *weight_cells(entry))
-        state = {key: value for key, value in entry.get("state", {}).items() if value is not None}
+        rows.append([label + _like(entry), *weight_cells(entry)])
+        state = entry.get("state", {})
         shown = [
             f"{key} {state[key]:.3g}"
             for key in ("alpha", "delta")
@@ -219,10 +245,11 @@ def _weights_table(document: dict[str, Any]) -> list[Any]:
         if shown:
             notes.append(f"{label} ended at {', '.join(shown)}")
     notes.append(
-        "by ...: m_S/m_F where the loss divides by the number of tokens; hard S, easy S: share of "
-        "m_S on groups below 3/10 and from 7/10 solved; rollouts, groups: effective share (Kish)"
+        f"{headers[4]}: m_S/m_F where the loss divides by the number of tokens; hard S, easy S: "
+        "share of m_S on groups below 3/10 and from 7/10 solved; rollouts, groups: effective share "
+        "(Kish)"
     )
-    return [table, *notes]
+    return headers, rows, notes
 
 
 def weight_cells(entry: dict[str, Any]) -> list[str]:
@@ -230,15 +257,17 @@ def weight_cells(entry: dict[str, Any]) -> list[str]:
     if "m_S" not in entry:
         return ["-"] * 6 + [share(entry["effective_rollouts"]), share(entry["effective_groups"])]
     positive = entry["positive_by_solve_rate"]
-    total = sum(positive)
+    total, num = sum(positive), len(positive)
+    hard = sum(mass for i, mass in enumerate(positive) if i < 0.3 * num)
+    easy = sum(mass for i, mass in enumerate(positive) if i >= 0.7 * num)
     token_mean = entry.get("token_mean")
     return [
         plain(entry["m_S"]),
         plain(entry["m_F"]),
         plain(entry["sign_ratio"]),
         plain(token_mean["sign_ratio"]) if token_mean else "-",
-        share(sum(positive[:3]) / total) if total > 0 else "-",
-        share(sum(positive[7:]) / total) if total > 0 else "-",
+        share(hard / total) if total > 0 else "-",
+        share(easy / total) if total > 0 else "-",
         share(entry["effective_rollouts"]),
         share(entry["effective_groups"]),
     ]
@@ -279,5 +308,3 @@ def counted(number: int, noun: str) -> str:
     ('1 file', '1,200 files')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-

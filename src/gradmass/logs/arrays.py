@@ -124,9 +124,7 @@ def _contents(column: Any) -> list[str] | None:
         return None
     flat = ["" if text is None else text for text in content.to_pylist()]
     end_B = np.cumsum(pc.list_value_length(column).to_numpy(zero_copy_only=False)).tolist()
-    return [
-        "\n".join(flat[start:end]) for start, end in zip([0, *end_B[:-1]], end_B, strict=True)
-    ]
+    return ["\n".join(flat[start:end]) for start, end in zip([0, *end_B[:-1]], end_B, strict=True)]
 
 
 def _shown(column: Any) -> str:

@@ -1,4 +1,4 @@
-"""Files of a rollout log, and their rows in batches of Arrow columns, only those that are needed."""
+"""Files of a rollout log, and their rows in batches of the Arrow columns that are needed."""
 
 import gzip
 import json
@@ -137,8 +137,8 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
                 f"{first}: expected {asked} with the columns {', '.join(missing)} too, found "
                 f"{', '.join(names)}"
             )
-        format = asked
-    return Source(format, tuple(file for file, _ in filled), names)
+    kind: Format = format if asked == "auto" else asked
+    return Source(kind, tuple(file for file, _ in filled), names)
 
 
 def _files_of(path: Path) -> list[Path]:

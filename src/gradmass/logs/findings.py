@@ -80,9 +80,7 @@ def _what(log: Rollouts, layout: Layout) -> dict[str, Any]:
         "num_steps": len(steps),
         "steps": [int(steps[0]), int(steps[-1])],
         "windows": [list(window) for window in layout.windows],
-        "group_sizes": {
-            str(size): int(count) for size, count in zip(sizes, counts, strict=True)
-        },
+        "group_sizes": {str(size): int(count) for size, count in zip(sizes, counts, strict=True)},
     }
 
 

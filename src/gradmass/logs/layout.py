@@ -35,9 +35,7 @@ class Layout:
         by_step_P = np.argsort(log.step_B[order_B[start_P]], kind="stable")
         size_P, start_P = size_P[by_step_P], start_P[by_step_P]
         place_G = np.arange(size_P.max())
-        index_PG = np.where(
-            place_G < size_P[:, None], start_P[:, None] + place_G, 0
-        )
+        index_PG = np.where(place_G < size_P[:, None], start_P[:, None] + place_G, 0)
         row_PG = np.where(place_G < size_P[:, None], order_B[index_PG], 0)
         return cls(log, row_PG, size_P)
 

@@ -66,7 +66,8 @@ class Rollouts:
         """Whether a rollout has a verdict, or without verdicts a reward."""
         if self.verdicts is not None:
             return self.verdicts.is_known_B
-        return np.isfinite(self.reward_B)
+        has_B: np.ndarray = np.isfinite(self.reward_B)
+        return has_B
 
     @property
     def size_B(self) -> tuple[np.ndarray, str] | None:
@@ -174,9 +175,7 @@ class _Columns:
         parts = self.parts.pop(name, None)
         return None if parts is None else np.concatenate(parts)
 
-    def finish(
-        self, source: Source, threshold: float | None, group_size: int | None
-    ) -> Rollouts:
+    def finish(self, source: Source, threshold: float | None, group_size: int | None) -> Rollouts:
         notes: list[str] = []
         file_B = self.column("file")
         assert file_B is not None  # a source has rows
@@ -195,7 +194,11 @@ class _Columns:
         else:
             group_B = _dense(step_B, problem_B)
             notes.append("groups are the rows of a step with the same problem")
-        rewards = {name: self.column(f"reward {name}") for name in self.roles.rewards}
+        rewards = {}
+        for name in self.roles.rewards:
+            values_B = self.column(f"reward {name}")
+            assert values_B is not None  # every batch has all columns
+            rewards[name] = values_B
         reward_B = _total(rewards, self.roles.rewards, len(file_B))
         success_B = self.column("success")
         verdicts: Verdicts | None
@@ -206,19 +209,23 @@ class _Columns:
         if verdicts is not None and not rewards:
             reward_B = np.where(verdicts.is_known_B, verdicts.success_B == 1, np.nan)
         found = Rollouts(
-            source,
-            self.roles,
-            step_B,
-            group_B,
-            problem_B,
-            self.problems,
-            rewards,
-            dict(self.num_null),
-            reward_B,
-            verdicts,
-            *(self.column(name) for name in ("advantage", "completion", "chars", "length")),
-            *(self.column(name) for name in ("logprob", "entropy")),
-            tuple(notes),
+            source=source,
+            roles=self.roles,
+            step_B=step_B,
+            group_B=group_B,
+            problem_B=problem_B,
+            problems=self.problems,
+            rewards=rewards,
+            num_null=dict(self.num_null),
+            reward_B=reward_B,
+            verdicts=verdicts,
+            weight_B=self.column("advantage"),
+            completion_B=self.column("completion"),
+            chars_B=self.column("chars"),
+            length_B=self.column("length"),
+            logprob_B=self.column("logprob"),
+            entropy_B=self.column("entropy"),
+            notes=tuple(notes),
         )
         rollout_B = self.column("rollout")
         return found if rollout_B is None else _last_outputs(found, rollout_B)

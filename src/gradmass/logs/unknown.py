@@ -97,7 +97,5 @@ def _of_columns(log: Rollouts, document: dict[str, Any]) -> list[str]:
             "the sampler's temperature and truncation, without which log-probabilities of sampled "
             "tokens give its entropy only at temperature 1"
         )
-    said.append(
-        "clipping, staleness and KL: masses are as weighed, not as they reach the gradient"
-    )
+    said.append("clipping, staleness and KL: masses are as weighed, not as they reach the gradient")
     return said

@@ -10,7 +10,8 @@ from gradmass.metrics.mass import gradient_mass, mass_by_solve_rate
 from gradmass.types import UsageError
 from gradmass.weights import Weight
 
-NUM_BINS = 10
+NUM_TENTHS, MOST_BINS = 10, 16
+"""Bins of solve rates; as many as rollouts where all groups are of one size of up to the second."""
 CHUNK_GROUPS = 1 << 14
 MATCH = 0.01
 """Largest relative distance at which logged weights are called proportional to computed ones."""
@@ -90,11 +91,13 @@ def describe(log: Rollouts, layout: Layout, label: str, weight_B: np.ndarray) ->
     # Rollouts without verdict belong to neither side.
     known_B = np.where(log.verdicts.is_known_B, weight_B, 0.0)
     m_S, m_F = gradient_mass(known_B, is_right_B)
+    size = int(layout.size_P.max())
+    is_exact = bool((layout.size_P == size).all()) and size <= MOST_BINS
     positive, negative = mass_by_solve_rate(
         np.where(layout.is_scored_PG, weight_PG, 0.0),
         layout.is_right_PG,
         layout.is_scored_PG,
-        NUM_BINS,
+        size if is_exact else NUM_TENTHS,
     )
     padding = weight_PG.size / num
     entry |= {

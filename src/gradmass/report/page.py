@@ -67,15 +67,32 @@ def write_report(runs: Sequence[Run], out: Path) -> None:
     for path, times in Counter(run.path.resolve() for run in runs).items():
         if times > 1:
             raise UsageError(f"run {path} is given {times} times; name each run once")
-    draft = out.with_name(f".{out.name}.draft")
-    with _writing(out):  # before the figures, so that a bad place costs no time
+    check_place(out)  # before the figures, so that a bad place costs no time
+    replace_page(out, render(runs))
+
+
+def check_place(out: Path) -> None:
+    """Refuse a place where no page can be written, or where something else lies.
+
+    Raises:
+        UsageError: Its folder cannot be made, it is a folder, or another kind of file.
+    """
+    with _writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         is_page = not out.exists() or out.read_bytes()[:15].lower() == b"<!doctype html>"
     if not is_page:
         raise UsageError(f"{out} is there and no HTML page; name another file for the report")
-    page = render(runs)
+
+
+def replace_page(out: Path, page: str) -> None:
+    """Write a page beside its place and rename it, so that a reader never sees half of it.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    draft = out.with_name(f".{out.name}.draft")
     with _writing(out):
         draft.write_text(page, encoding="utf-8")
         draft.replace(out)
