@@ -98,9 +98,11 @@ class Layout:
         return int(self.step_index_P.max()) + 1
 
     def mean_of_step(self, values_B: np.ndarray) -> np.ndarray:
-        """For each rollout the mean over its step."""
-        sums = np.bincount(self.step_index_B, values_B) / np.bincount(self.step_index_B)
-        means_B: np.ndarray = sums[self.step_index_B]
+        """For each rollout the mean over those of its step that have a value."""
+        has_B = np.isfinite(values_B)
+        sum_S = np.bincount(self.step_index_B, np.where(has_B, values_B, 0.0))
+        num_S = np.bincount(self.step_index_B, has_B)
+        means_B: np.ndarray = (sum_S / np.maximum(1, num_S))[self.step_index_B]
         return means_B
 
     def chunks(self, num: int) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from gradmass.logs.files import Source
+from gradmass.logs.files import TRL, Source
 from gradmass.registry import nearest
 from gradmass.types import UsageError
 
@@ -73,8 +73,10 @@ class Roles:
             if name not in names:
                 where = source.files[0]
                 raise UsageError(f"{where} has no column {name!r}{nearest(name, names)}")
+        # TRL's other columns are called after reward functions: "length" is no length there.
+        own = TRL if source.format == "trl" else set(names)
         found = {
-            role: getattr(self, role) or next((name for name in usual if name in names), None)
+            role: getattr(self, role) or next((name for name in usual if name in own), None)
             for role, usual in USUAL.items()
         }
         rewards = self.rewards

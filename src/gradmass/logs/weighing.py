@@ -56,7 +56,8 @@ def _signals(log: Rollouts, layout: Layout, piece_P: np.ndarray) -> dict[str, An
         signals["num_success"] = int(is_right_PG.sum())
         signals["num_scored"] = int(layout.is_scored_PG[piece_P].sum())
     if log.length_B is not None:
-        signals["lengths_PG"] = np.where(is_filled_PG, log.length_B[row_PG], 1.0)
+        lengths_PG = log.length_B[row_PG]
+        signals["lengths_PG"] = np.where(is_filled_PG & (lengths_PG > 0), lengths_PG, 1.0)
     if log.entropy_B is not None:
         entropy_N = log.entropy_B[row_PG[is_filled_PG]]
         if np.isfinite(entropy_N).any():
@@ -113,7 +114,9 @@ def describe(log: Rollouts, layout: Layout, label: str, weight_B: np.ndarray) ->
     }
     if log.size_B is not None:
         size_B, unit = log.size_B
-        factor_B = size_B / np.maximum(1e-300, layout.mean_of_step(size_B))
+        # What has no length, or none but empty answers beside it, weighs nothing.
+        mean_B = layout.mean_of_step(size_B)
+        factor_B = np.nan_to_num(size_B) / np.where(mean_B > 0, mean_B, 1.0)
         token_S, token_F = gradient_mass(known_B * factor_B, is_right_B)
         entry["token_mean"] = {
             "unit": unit,
