@@ -39,9 +39,9 @@ def by_weight(runs):
 
 
 def outcome(own, base, quantity):
-    """Paired difference of a quantity over the seeds that both have; None below two."""
+    """Paired difference of a quantity over the seeds that both have; None below three."""
     seeds = sorted(own.keys() & base.keys())
-    if len(seeds) < 2:
+    if len(seeds) < 3:  # an interval from two is chance
         return None
     steps = {max(evaluated(own[s]).keys() & evaluated(base[s]).keys()) for s in seeds}
     (step,) = steps  # all runs of an experiment have the same length

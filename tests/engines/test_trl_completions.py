@@ -7,7 +7,12 @@ import pytest
 
 from gradmass.cli import main
 
-pytestmark = pytest.mark.trl
+pytestmark = [
+    pytest.mark.trl,
+    # TRL's own, of transformers and torch.
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -18,18 +23,18 @@ def run(tmp_path_factory, shipped):
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    def has_bracket(completions, **_):
-        return [float("(" in text) for text in completions]
+    def has_plus(completions, **_):
+        return [float("+" in text) for text in completions]
 
     def brevity(completions, **_):
-        return [None if len(text) > 12 else 0.25 for text in completions]
+        return [None if len(text) > 8 else 0.25 for text in completions]
 
     folder = tmp_path_factory.mktemp("trl")
     model, tokenizer = shipped
     trainer = GRPOTrainer(
         model=copy.deepcopy(model),
         processing_class=tokenizer,
-        reward_funcs=[has_bracket, brevity],
+        reward_funcs=[has_plus, brevity],
         args=GRPOConfig(
             output_dir=str(folder),
             per_device_train_batch_size=16,
@@ -61,10 +66,10 @@ def test_what_trl_writes_is_read_as_it_was_meant(run, capsys):
     document = json.loads(capsys.readouterr().out)
     tables = [pq.read_table(file).to_pydict() for file in sorted(folder.rglob("*.parquet"))]
     assert document["log"]["format"] == "trl"
-    assert document["log"]["reward_factors"] == {"has_bracket": 1.0, "brevity": 1.0}
-    assert document["log"]["verdicts"] == "has_bracket above 0"
+    assert document["log"]["reward_factors"] == {"has_plus": 1.0, "brevity": 1.0}
+    assert document["log"]["verdicts"] == "has_plus above 0"
     assert document["log"]["group_sizes"] == {"4": sum(len(t["step"]) for t in tables) // 4}
-    right = [value for table in tables for value in table["has_bracket"]]
+    right = [value for table in tables for value in table["has_plus"]]
     assert document["solve_rates"]["mean"] == pytest.approx(sum(right) / len(right))
     nulls = sum(value is None for table in tables for value in table["brevity"])
     assert document["rewards"]["functions"]["brevity"]["num_null"] == nulls
@@ -76,5 +81,5 @@ def test_what_trl_writes_is_read_as_it_was_meant(run, capsys):
     advantages = [value for table in tables for value in table["advantage"]]
     m_S = sum(a for a, r in zip(advantages, right, strict=True) if r) / len(right)
     assert used["m_S"] == pytest.approx(m_S)
-    logged = [row["rewards/has_bracket/mean"] for row in history if "loss" in row]
+    logged = [row["rewards/has_plus/mean"] for row in history if "loss" in row]
     assert len(logged) == 2
