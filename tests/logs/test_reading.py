@@ -1,5 +1,6 @@
 """Logs of each trainer are read as what they are: groups, verdicts, gaps."""
 
+import json
 import math
 
 import pyarrow.parquet as pq
@@ -178,3 +179,13 @@ def test_verdicts_are_words_or_truth_values(write_rows, words, expected):
     rows = [{"problem_id": "p", "verdict": word} for word in words]
     log = read_log([write_rows("a.jsonl", rows)])
     assert log.verdicts.success_B.tolist() == expected
+
+
+def test_numbers_no_reward_can_be_are_counted_and_break_nothing(write_rows):
+    rewards = [1e308, -1e308, 10**30, 1.0, 0.0, 2**60]
+    rows = [{"prompt": "p", "step": 10**17, "reward": reward} for reward in rewards]
+    found = analyse(read_log([write_rows("a.jsonl", rows)]), None, [WEIGHTS["grpo"]()])
+    assert found["rewards"]["functions"]["reward"]["num_infinite"] == 2
+    assert found["rewards"]["num_unscored"] == 2
+    assert found["log"]["steps"] == [10**17, 10**17]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -71,7 +71,7 @@ def what_lines(document: dict[str, Any]) -> list[str]:
     )
     notes = [
         f"right is: {log['verdicts']}" if log["verdicts"] else "right is: not known",
-        *([f"reward = {reward}"] if reward else []),
+        *([f"reward is: {reward}"] if reward not in ("", "reward") else []),
         *log["notes"],
     ]
     return [*lines, "; ".join(notes)]

@@ -31,7 +31,8 @@ def numbers(batch: Batch, name: str) -> tuple[np.ndarray, np.ndarray]:
             f"{_shown(column)}"
         )
     is_null = column.is_null().to_numpy(zero_copy_only=False)
-    values: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    # Integers beyond 2^53 are rounded, which is as far as a reward or a length matters.
+    values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values, is_null
 
 

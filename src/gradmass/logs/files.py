@@ -259,7 +259,7 @@ def _as_arrow(file: Path, first_row: int, columns: dict[str, list[Any]]) -> Batc
     arrays = {}
     for name, values in columns.items():
         try:
-            arrays[name] = pa.array(values)
+            arrays[name] = _array(values)
         except (pa.ArrowException, OverflowError, TypeError) as error:
             kinds = sorted({type(value).__name__ for value in values})
             raise UsageError(
@@ -267,6 +267,16 @@ def _as_arrow(file: Path, first_row: int, columns: dict[str, list[Any]]) -> Batc
                 f"one kind in {name!r}, found {', '.join(kinds)} ({_one_line(error)})"
             ) from error
     return Batch(file, first_row, arrays)
+
+
+def _array(values: list[Any]) -> Any:
+    """Values of one kind; numbers of several kinds, or beyond 64 bits, as fractional ones."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        if not all(isinstance(value, int | float | None) for value in values):
+            raise
+        return pa.array([None if v is None else float(v) for v in values], pa.float64())
 
 
 def _lines(file: Path) -> Iterator[bytes]:

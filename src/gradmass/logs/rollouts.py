@@ -14,6 +14,9 @@ from gradmass.logs.roles import Roles
 from gradmass.logs.verdicts import Verdicts, from_column, from_rewards
 from gradmass.types import UsageError
 
+LARGEST = 1e100
+"""Rewards beyond it count as infinite: their sums and squares would overflow."""
+
 
 @dataclass(frozen=True)
 class Rollouts:
@@ -146,7 +149,8 @@ class _Columns:
         for name in roles.rewards:
             values_B, is_null_B = numbers(batch, name)
             self.num_null[name] += int(is_null_B.sum())
-            self.add(f"reward {name}", values_B)
+            is_huge_B = np.abs(values_B) > LARGEST
+            self.add(f"reward {name}", np.where(is_huge_B, np.copysign(np.inf, values_B), values_B))
         if roles.success is not None:
             self.add("success", from_column(batch, roles.success))
         for role in ("advantage", "entropy"):
