@@ -127,6 +127,8 @@ def prepare(here):
 @pytest.mark.parametrize(
     ("argv", "wanted"),
     [
+        ("", "analyze needs a log: a file, or the folder that a trainer wrote"),
+        ("log.jsonl -o /dev/full", "/dev/full is there and no HTML page"),
         ("gone.jsonl", "there is no file or folder gone.jsonl"),
         ("empty.jsonl", "empty.jsonl: expected rollouts, found no row"),
         ("blank.jsonl", "blank.jsonl: expected rollouts, found no row"),

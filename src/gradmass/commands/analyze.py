@@ -71,6 +71,8 @@ class Arguments:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     arguments = parse(Arguments, "analyze", argv)
+    if not arguments.paths:
+        raise UsageError("analyze needs a log: a file, or the folder that a trainer wrote")
     in_use = None if arguments.weight is None else read_weight(arguments.weight)
     compared = [read_weight(spec) for spec in arguments.compare]
     if arguments.group_size is not None and arguments.group_size < 1:

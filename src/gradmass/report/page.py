@@ -81,7 +81,10 @@ def check_place(out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        is_page = not out.exists() or out.read_bytes()[:15].lower() == b"<!doctype html>"
+        is_page = not out.exists()
+        if not is_page:
+            with out.open("rb") as there:
+                is_page = there.read(15).lower() == b"<!doctype html>"
     if not is_page:
         raise UsageError(f"{out} is there and no HTML page; name another file for the report")
 
