@@ -16,7 +16,7 @@ Document = dict[str, Any]
 @styled()
 def signal(document: Document) -> Figure:
     """Solve rate over time, and the shares of groups with and without signal."""
-    figure, (left, right) = _canvas(LINE_IN + 0.15)
+    figure, (left, right) = _canvas(3)
     middle = _middles(document)
     rates = [row["mean"] for row in document["solve_rates"]["by_window"]]
     left.plot(middle, rates, color=INK, marker="o", markersize=2.5)
@@ -40,14 +40,13 @@ def signal(document: Document) -> Figure:
     for panel in (left, right):
         panel.set_ylim(0, 1)
         panel.set_xlabel("step")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return figure
+    return _finished(figure, (left, right), with_legend=right)
 
 
 @styled()
 def solve_rates(document: Document) -> Figure:
     """Solve rates of the groups in the first and the last part of the run."""
-    figure, panels = _canvas(0.0, sharey=True)
+    figure, panels = _canvas(0)
     rates = document["solve_rates"]
     windows = document["log"]["windows"]
     chosen = (0, len(windows) - 1)
@@ -64,7 +63,7 @@ def solve_rates(document: Document) -> Figure:
             panel.set_xticks([0, len(counts) - 1], ["all wrong", "all right"])
         else:
             panel.set_xlabel(f"right answers of {len(counts) - 1}")
-    return figure
+    return _finished(figure, panels)
 
 
 @styled()
@@ -72,7 +71,7 @@ def masses(document: Document) -> Figure:
     """Where each weight puts its masses: by the solve rate of the group."""
     entries = [entry for entry in document["weights"] if "m_S" in entry]
     looks = _looks(entries)
-    figure, panels = _canvas(LINE_IN * (1 + (len(entries) - 1) // 3) + 0.15, sharey=True)
+    figure, panels = _canvas(len(entries))
     sides = ("positive_by_solve_rate", "negative_by_solve_rate")
     titles = ("Positive mass m_S", "Negative mass m_F")
     for panel, side, title in zip(panels, sides, titles, strict=True):
@@ -82,8 +81,7 @@ def masses(document: Document) -> Figure:
         panel.set_title(title)
         panel.set_xlabel("solve rate of the group")
         panel.set_xlim(0, 1)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return figure
+    return _finished(figure, panels, with_legend=panels[0])
 
 
 @styled()
@@ -91,7 +89,7 @@ def over_time(document: Document) -> Figure:
     """Both masses over time."""
     entries = [entry for entry in document["weights"] if "m_S" in entry]
     looks = _looks(entries)
-    figure, panels = _canvas(LINE_IN * (1 + (len(entries) - 1) // 3) + 0.15, sharey=True)
+    figure, panels = _canvas(len(entries))
     pairs = (("m_S", "Positive mass m_S"), ("m_F", "Negative mass m_F"))
     for panel, (key, title) in zip(panels, pairs, strict=True):
         for entry, look in zip(entries, looks, strict=True):
@@ -106,8 +104,7 @@ def over_time(document: Document) -> Figure:
             )
         panel.set_title(title)
         panel.set_xlabel("step")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
-    return figure
+    return _finished(figure, panels, with_legend=panels[0])
 
 
 def _has_verdicts(document: Document) -> bool:
@@ -127,9 +124,22 @@ FIGURES: dict[str, tuple[Callable[[Document], Figure], Callable[[Document], bool
 """Each figure, and whether a document has what it shows."""
 
 
-def _canvas(legend_in: float, sharey: bool = False) -> tuple[Figure, Sequence[Any]]:
-    figure = Figure(figsize=(WIDTH_IN, PANEL_IN + legend_in), layout="constrained")
-    return figure, figure.subplots(1, 2, sharey=sharey)
+def _canvas(num_labels: int) -> tuple[Figure, Sequence[Any]]:
+    """Two panels, with room for a legend of one label a line above them."""
+    height_in = PANEL_IN + (LINE_IN * num_labels + 0.15 if num_labels else 0.0)
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    return figure, figure.subplots(1, 2)
+
+
+def _finished(figure: Figure, panels: Sequence[Any], with_legend: Any = None) -> Figure:
+    """One scale for both panels, each with its numbers: a narrow page stacks the halves."""
+    ends = [panel.get_ylim() for panel in panels]
+    for panel in panels:
+        panel.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+    if with_legend is not None:
+        handles, labels = with_legend.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=1)
+    return figure
 
 
 def _middles(document: Document) -> list[float]:
