@@ -38,8 +38,9 @@ bench: $(INSTALLED) ## how fast: every script in benchmarks/
 	@for script in $(sort $(wildcard benchmarks/*.py)); do \
 		echo "$(BIN)/python $$script"; $(BIN)/python $$script || exit; done
 
-docs: $(INSTALLED) ## write docs/weights.md and docs/which_weight.md anew from the registered weights
+docs: $(INSTALLED) ## write docs/weights.md, docs/which_weight.md and docs/advise_record.md anew
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/generate_record.py
 
 site: $(INSTALLED) ## build the documentation site in site/; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

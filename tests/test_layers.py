@@ -27,6 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"types", "registry", "rewards", "tasks", "weights", "masses", "tables"},
     "evaluation": {"types", "registry", "rewards", "tasks", "metrics"},
     "record": {"types", "registry", "config"},
+    "logs": {"types", "registry", "metrics", "weights"},
+    "advice": {"types", "registry", "weights", "masses", "tables", "rewards", "tasks", "metrics"},
     "training": {
         "types",
         "registry",
@@ -69,6 +71,8 @@ WITHOUT_TORCH = {
     "tables",
     "config",
     "evaluation",
+    "logs",
+    "advice",
 }
 HEAVY = {"torch", "transformers"}
 

@@ -21,6 +21,8 @@ COMMANDS = {
     "passk": "estimate pass@k of judged samples, with intervals",
     "compare": "compare pass@k of two models on the same problems",
     "audit": "ask whether a task's verifier can be trusted",
+    "analyze": "say where a run's gradient goes, from anyone's rollout logs",
+    "advise": "say what theory predicts for a setup, and how often it was right",
     "spectrum": "compare two checkpoints: what changed, and in how many directions",
     "report": "write one HTML page about runs",
     "explore": "write a page with sliders: what weights and FADE's controller do",
@@ -30,6 +32,8 @@ COMMANDS = {
 }
 """Each is the module of that name in ``gradmass.commands`` (``evaluate`` for eval)."""
 MODULES = {"eval": "evaluate"}
+EXTRAS = {"analyze": "logs"}
+"""What brings what a command needs, where it is not ``train``."""
 PACKAGE = Path(gradmass.__file__).parent
 
 
@@ -116,7 +120,8 @@ def _dispatch(arguments: list[str]) -> int:
         if error.name is None or error.name.startswith("gradmass"):
             raise
         raise UsageError(
-            f"{name} needs {error.name}, which is not installed: pip install 'gradmass[train]'"
+            f"{name} needs {error.name}, which is not installed: "
+            f"pip install 'gradmass[{EXTRAS.get(name, 'train')}]'"
         ) from error
 
 

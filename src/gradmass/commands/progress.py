@@ -172,3 +172,84 @@ class BytesProgress:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+class RowsProgress:
+    """Show on stderr how many rows were read: a live line on a terminal, else one now and then."""
+
+    def __init__(self) -> None:
+        self._started = self._shown = time.monotonic()
+        self._num_rows = 0
+        self._console = Console(stderr=True)
+        self._status = self._console.status("reading") if self._console.is_terminal else None
+
+    def __enter__(self) -> "RowsProgress":
+        """Start the live line."""
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the live line."""
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, name: str, num_rows: int) -> None:
+        """Note that rows of the file ``name`` were read."""
+        self._num_rows += num_rows
+        text = f"{self._num_rows:,} rows read ({name})"
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._shown >= BytesProgress.PERIOD_S:
+            self._shown = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Show on the live line what is being done."""
+        if self._status is not None:
+            self._status.update(text)
+
+
+class CountProgress:
+    """Show on stderr how many of a known number are done: a live line, else one now and then.
+
+    Args:
+        what: What is counted, in the plural.
+        total: How many there will be at most.
+    """
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._shown = time.monotonic()
+        console = Console(stderr=True)
+        self._status = console.status(what) if console.is_terminal else None
+
+    def __enter__(self) -> "CountProgress":
+        """Start the live line."""
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the live line."""
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, done: int) -> None:
+        """Note that so many are done."""
+        text = f"{done} of {self._total} {self._what}"
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._shown >= BytesProgress.PERIOD_S:
+            self._shown = time.monotonic()
+            print(text, file=sys.stderr, flush=True)

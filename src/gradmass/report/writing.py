@@ -20,7 +20,24 @@ def write_page(out: Path, render: Callable[[], str], what: str) -> None:
     Raises:
         UsageError: The file cannot be written, or is there and no HTML page.
     """
+    check_place(out, what)
+    page = render()
     draft = out.with_name(f".{out.name}.draft")
+    with _writing(out, what):
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(out)
+
+
+def check_place(out: Path, what: str) -> None:
+    """Refuse a place where no page can be written, before time is spent on one.
+
+    Args:
+        out: The HTML file; its folder is made if need be.
+        what: What the page is called in messages.
+
+    Raises:
+        UsageError: Its folder cannot be made, it is a folder, or another kind of file.
+    """
     with _writing(out, what):
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir():
@@ -28,10 +45,6 @@ def write_page(out: Path, render: Callable[[], str], what: str) -> None:
         is_page = not out.exists() or _head(out).lower() == b"<!doctype html>"
     if not is_page:
         raise UsageError(f"{out} is there and no HTML page; name another file for the {what}")
-    page = render()
-    with _writing(out, what):
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(out)
 
 
 def _head(file: Path) -> bytes:
