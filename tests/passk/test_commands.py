@@ -378,6 +378,7 @@ def test_looking_at_samples_loads_nothing_slow():
     assert not {"torch", "transformers", "matplotlib", "scipy"} & set(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_read_in_seconds_and_little_memory():
     with Path("big.jsonl").open("w") as file:
         for i in range(1_000_000):
