@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup check test test-sandbox test-trl test-browser demo bench docs site
+.PHONY: help setup check test test-slow test-sandbox test-trl test-browser demo bench docs site
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -17,11 +17,15 @@ check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: $(INSTALLED) ## all tests but those of an engine, doctests included
-	$(BIN)/pytest -n auto
+# A worker takes neighbouring tests, so that what a module prepares is made once.
+test: $(INSTALLED) ## all tests but slow ones and those of an engine, doctests included
+	$(BIN)/pytest -n auto --dist worksteal
+
+test-slow: $(INSTALLED) ## whole runs and evaluations, killed and resumed
+	$(BIN)/pytest -n auto --dist worksteal -m slow
 
 test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
-	$(BIN)/pytest tests/sandbox/test_attacks.py --attack-rounds 5
+	$(BIN)/pytest -m "" tests/sandbox/test_attacks.py --attack-rounds 5
 
 test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
 	$(BIN)/pytest -m trl tests/engines tests/test_tutorials.py

@@ -438,6 +438,7 @@ def masses(rows: list[dict[str, Any]]) -> list[float]:
     return [row[key] for row in rows for key in ("mass/positive", "mass/negative")]
 
 
+@pytest.mark.slow
 def test_a_replayed_run_is_the_run_and_a_scale_matched_one_has_its_mass(tmp_path):
     fade = run(tmp_path / "fade", "--weight=fade")
     trace = f"--weight.trace={tmp_path / 'fade' / 'metrics.jsonl'}"
@@ -454,6 +455,7 @@ def test_a_replayed_run_is_the_run_and_a_scale_matched_one_has_its_mass(tmp_path
         assert "weight/alpha" not in row
 
 
+@pytest.mark.slow
 def test_equalise_multiplies_the_weights_of_a_run_by_one_recorded_number(tmp_path):
     flags = ["--weight=power", "--weight.alpha=3"]
     plain = run(tmp_path / "plain", *flags)

@@ -254,6 +254,7 @@ def test_the_summary_averages_over_problems():
     }
 
 
+@pytest.mark.slow
 def test_sampled_and_exact_pass_at_k_agree(shipped, held_out, shipped_evaluation):
     """1,000 samples of each of 50 problems.
 

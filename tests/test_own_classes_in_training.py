@@ -95,6 +95,7 @@ def copy_task(tmp_path):
     return TASKS[f"{tmp_path / 'copy_task.py'}:Copy"]
 
 
+@pytest.mark.slow
 def test_a_run_of_a_weight_that_its_file_registers_is_resumed_from_anywhere(tmp_path):
     (tmp_path / "own.py").write_text(WEIGHT)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gradmass.registry import Registry, nearest
+from gradmass.tasks import TASKS
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS, Weight
 
@@ -234,3 +235,22 @@ def test_weights_work_without_torch(tmp_path):
     (tmp_path / "mine.py").write_text("import torch\n" + PLAIN)
     seen = modules_after(use + f"WEIGHTS['{tmp_path}/mine.py:Half']\n", tmp_path)
     assert "torch" in seen
+
+
+@pytest.mark.parametrize("file", ["problems.jsonl", "/no/such/folder/test.parquet"])
+def test_a_file_of_data_in_place_of_a_task_is_told_the_way(file):
+    with pytest.raises(UsageError) as caught:
+        TASKS[file]
+    assert str(caught.value) == (
+        f"unknown task {file!r}; a file of problems goes to the task that reads it, as in "
+        f"gsm8k:path={file}"
+    )
+
+
+@pytest.mark.parametrize(("registry", "kind"), [(TASKS, "task"), (WEIGHTS, "weight")])
+def test_a_python_file_without_a_class_is_told_the_way(registry, kind):
+    with pytest.raises(UsageError) as caught:
+        registry["mine.py"]
+    assert str(caught.value) == (
+        f"unknown {kind} 'mine.py'; a {kind} in a file is given as mine.py:Name"
+    )

@@ -293,6 +293,7 @@ def test_fields_that_differ_come_before_all_fields(page):
     assert '<th scope="row">task.type</th><td colspan="4">countdown</td>' in full
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes(tmp_path):
     pages = []
     for name in ("a", "b"):
@@ -397,6 +398,7 @@ def test_no_run_and_one_run_twice_are_refused(runs, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_task_with_splits_of_other_names_is_reported_like_any(tmp_path):
     page = report([write_run(tmp_path / w, w, splits=("dev",)) for w in ("grpo", "fade")], tmp_path)
     text = words(page)
@@ -406,6 +408,7 @@ def test_a_task_with_splits_of_other_names_is_reported_like_any(tmp_path):
     assert f"{expected:.3f}".lstrip("0") in text
 
 
+@pytest.mark.slow
 def test_without_listed_answers_the_sampled_values_are_shown_and_called_so(tmp_path):
     pair = [write_run(tmp_path / w, w, splits=("dev",), is_exact=False) for w in ("grpo", "fade")]
     text = words(report(pair, tmp_path))
@@ -419,6 +422,7 @@ def test_a_run_that_never_evaluated_has_a_report(tmp_path):
     assert "no evaluation after the start" in text
 
 
+@pytest.mark.slow
 def test_a_report_replaces_a_page_and_no_other_file(tmp_path):
     run = write_run(tmp_path / "run")
     config = run.path / "config.json"

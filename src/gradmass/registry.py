@@ -46,10 +46,13 @@ class Registry(Generic[T]):
         kind: Singular noun for messages; the entry point group is ``gradmass.<kind>s``.
         package: Package whose modules hold the built-in classes; imported on the first look-up.
         base: Class that every entry derives from.
+        file_hint: How a file of data is given, with ``{}`` in place of its path, where someone may
+            take it for a name.
     """
 
-    def __init__(self, kind: str, package: str, base: type[T]) -> None:
+    def __init__(self, kind: str, package: str, base: type[T], file_hint: str = "") -> None:
         self.kind, self.package, self.base = kind, package, base
+        self._file_hint = file_hint
         self._classes: dict[str, type[T]] = {}
         self._is_loaded = False
 
@@ -80,8 +83,17 @@ class Registry(Generic[T]):
             return self._from_file(name)
         self._load()
         if name not in self._classes:
-            raise UsageError(f"unknown {self.kind} {name!r}{nearest(name, self._classes)}")
+            raise UsageError(f"unknown {self.kind} {name!r}{self._hint(name)}")
         return self._classes[name]
+
+    def _hint(self, name: str) -> str:
+        """What may have been meant by a name that is none."""
+        suffix = Path(name).suffix
+        if suffix == ".py":
+            return f"; a {self.kind} in a file is given as {name}:Name"
+        if self._file_hint and (suffix or Path(name).exists()):
+            return f"; {self._file_hint.format(name)}"
+        return nearest(name, self._classes)
 
     def _load(self) -> None:
         if self._is_loaded:

@@ -249,6 +249,7 @@ def test_a_recipe_may_lie_anywhere_and_be_named_anything(command):
 LONGER = [*TINY, "--train.steps=100", "--eval.every=0", "--train.checkpoint_every=1000"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_that_resume_takes_up(command):
     process = subprocess.Popen(
         [sys.executable, "-m", "gradmass", "train", "demo", *LONGER, "--out", "a run"],
@@ -422,6 +423,7 @@ def test_eval_of_another_seed_samples_other_answers(command):
 # report
 
 
+@pytest.mark.slow
 def test_report_writes_one_page_about_several_runs(command, run_dirs):
     argv = [str(run_dirs / "fade"), str(run_dirs / "grpo")]
     out, err = command("report", *argv, "--out", "new folder/page.html")
@@ -454,6 +456,7 @@ def test_report_of_a_page_that_cannot_be_written(command, run_dirs, monkeypatch)
 # demo
 
 
+@pytest.mark.slow
 def test_demo_trains_both_and_ends_with_the_report(command):
     flags = [*TINY, "--out", "my demo"]
     out, err = command("demo", *flags)

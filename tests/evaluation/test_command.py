@@ -151,6 +151,7 @@ def test_answers_without_a_verdict_are_said_and_left_out(command, tmp_path, serv
     assert [r["correct"] for r in samples("out") if r["problem_id"] == "sum-1"] == [None] * 4
 
 
+@pytest.mark.slow
 def test_a_verifier_that_fails_loses_no_answer(command, tmp_path, serve, sums):
     """After it is mended, the same command judges what is there, and asks nothing again."""
     stub = serve(lambda prompt, seed: "1")

@@ -9,7 +9,11 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from gradmass.evaluation.answers import request_seed
+
+pytestmark = pytest.mark.slow
 
 NUM_KILLS = 10
 LAUNCHER = '''

@@ -59,7 +59,9 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=["grpo-kl", pytest.param("lag-and-reuse", marks=pytest.mark.slow)]
+)
 def seen(request, tmp_path_factory):
     """A run that is looked at often, and its flags."""
     flags = KINDS[request.param]

@@ -58,10 +58,15 @@ def rollout_rows(run):
     "flags",
     [
         [],
-        ["--weight=fade", "--weight.entropy_form=relative", "--loss.kl_coef=0.1"],
-        ["--weight=grpo", "--train.policy_lag=2"],
-        ["--weight=reinforce", "--train.updates_per_batch=2", "--train.policy_lag=3"],
-        ["--weight=fade", "--weight.alpha_schedule=log-decay", "--optim.type=sgd"],
+        *(
+            pytest.param(flags, marks=pytest.mark.slow)
+            for flags in (
+                ["--weight=fade", "--weight.entropy_form=relative", "--loss.kl_coef=0.1"],
+                ["--weight=grpo", "--train.policy_lag=2"],
+                ["--weight=reinforce", "--train.updates_per_batch=2", "--train.policy_lag=3"],
+                ["--weight=fade", "--weight.alpha_schedule=log-decay", "--optim.type=sgd"],
+            )
+        ),
     ],
     ids=["fade", "relative-kl", "lag", "lag-and-reuse", "log-decay-sgd"],
 )
@@ -83,6 +88,7 @@ def test_same_recipe_twice_and_interrupted_twice_give_equal_records(tmp_path, fl
     assert once.state["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(tmp_path):
     rows = [
         without_times(

@@ -30,6 +30,7 @@ def benchmark():
     del sys.modules[spec.name]
 
 
+@pytest.mark.slow
 def test_a_batch_with_pathological_answers_is_judged_in_time_and_as_one_by_one(benchmark):
     cases = benchmark.cases(200, seed=5)
     draw = benchmark.random.Random(1)

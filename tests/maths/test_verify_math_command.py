@@ -89,6 +89,14 @@ def test_a_terminal_is_not_waited_for(run, monkeypatch):
     assert "missing ANSWER" in err
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_input_is_no_answer(run, monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    code, out, err = run("--gold", "1")
+    assert (code, out) == (2, "")
+    assert "missing ANSWER: the input is empty (gradmass verify math --help)" in err
+
+
 def test_the_kinds_of_verify_are_listed(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["verify"])

@@ -11,90 +11,70 @@ import scipy.stats
 
 from gradmass.metrics.intervals import interval_like_these, mean_interval_within
 from gradmass.metrics.passk import pass_at_k, pass_at_k_from_probability
-from gradmass.metrics.resampling import resampled_sums
 from gradmass.metrics.within import fit_beta, within_variance
 from gradmass.types import UsageError
 
 # Problems like these
 
 
-def test_the_interval_is_that_of_a_plain_bootstrap_t():
-    values = np.random.default_rng(3).beta(0.5, 1.2, 40)
-    mean, se = values.mean(), values.std() / math.sqrt(39)
-    generator, ts = np.random.default_rng(8), []
-    for _ in range(20_000):
-        drawn = generator.choice(values, 40)
-        ts.append((drawn.mean() - mean) / (drawn.std() / math.sqrt(39)))
-    low_t, high_t = np.quantile(ts, [0.025, 0.975])
-    low, high = interval_like_these(values[:, None], num_draws=20_000)
-    assert low[0] == pytest.approx(mean - high_t * se, abs=0.08 * se)
-    assert high[0] == pytest.approx(mean - low_t * se, abs=0.08 * se)
-    assert high_t + low_t < -0.2  # skewed: by percentiles or t, the test would fail
+@pytest.mark.parametrize("num_right", [0, 1, 3, 15, 30])
+def test_for_values_0_and_1_it_is_the_interval_of_jeffreys(num_right):
+    low, high = interval_like_these([[1.0]] * num_right + [[0.0]] * (30 - num_right))
+    exact = scipy.stats.beta(num_right + 0.5, 30 - num_right + 0.5)
+    # At the bounds Jeffreys' ends are theirs, or the interval would not hold its own mean.
+    expected_low = 0.0 if num_right == 0 else exact.ppf(0.025)
+    expected_high = 1.0 if num_right == 30 else exact.ppf(0.975)
+    assert low[0] == pytest.approx(expected_low, abs=0.016 * (1 - expected_low))
+    assert high[0] == pytest.approx(expected_high, abs=0.016 * expected_high)
 
 
-@pytest.mark.parametrize("num_distinct", [3, 500])
-def test_sums_are_those_of_drawn_problems_whether_few_or_all_are_distinct(num_distinct):
-    # Multinomial counts for 3 distinct values of 500, drawn indices for 500.
-    generator = np.random.default_rng(1)
-    columns = generator.random((num_distinct, 2))
-    counts = np.full(num_distinct, 500 // num_distinct)
-    counts[0] += 500 - counts.sum()
-    rows = generator.permutation(np.repeat(np.arange(num_distinct), counts))
-    found = resampled_sums(columns, rows, 4_000, seed=0)
-    population = columns[rows]
-    assert found.mean(axis=0) == pytest.approx(population.sum(axis=0), rel=0.003)
-    covariance = 500 * np.cov(population.T, bias=True)
-    assert np.cov(found.T) == pytest.approx(covariance, abs=0.1 * covariance.max())
+@pytest.mark.parametrize(("a", "b", "num_problems"), [(0.5, 1.2, 40), (5, 0.1, 100), (1, 1, 3)])
+def test_it_is_a_bayesian_bootstrap_with_half_a_problem_at_each_bound(a, b, num_problems):
+    generator = np.random.default_rng(3)
+    values = generator.beta(a, b, num_problems)
+    # A Dirichlet by its gammas; the shares of all problems and of the bounds 0 and 1.
+    shape = np.append(np.ones(num_problems), [0.5, 0.5])
+    share = generator.gamma(np.broadcast_to(shape, (60_000, num_problems + 2)))
+    means = (share[:, :-2] @ values + share[:, -1]) / share.sum(axis=1)
+    low, high = interval_like_these(values[:, None])
+    expected = np.quantile(means, [0.025, 0.975])
+    assert (low[0], high[0]) == pytest.approx(expected, abs=0.05 * np.std(means))
 
 
-def test_the_interval_does_not_depend_on_the_number_of_cores(monkeypatch):
-    values = np.random.default_rng(0).random((3_000, 2))
-    first = interval_like_these(values, num_draws=2_000)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    assert np.array_equal(interval_like_these(values, num_draws=2_000), first)
-    assert not np.array_equal(interval_like_these(values, num_draws=2_000, seed=1), first)
+def test_far_from_the_bounds_it_is_that_of_the_bootstrap():
+    generator = np.random.default_rng(0)
+    values = generator.beta(2, 3, 1_000)
+    means = [generator.choice(values, 1_000).mean() for _ in range(20_000)]
+    low, high = interval_like_these(values[:, None])
+    assert (low[0], high[0]) == pytest.approx(
+        np.quantile(means, [0.025, 0.975]), abs=0.1 * np.std(means)
+    )
 
 
 @pytest.mark.parametrize("values", [[0, 1], [0.25, -0.5, 0], [0.1] * 30 + [-0.3] * 30 + [0.0]])
 def test_negated_values_have_the_mirrored_interval(values):
     values_NK = np.stack([values, np.square(values)], axis=1)
     for level in (0.5, 0.9, 0.95):
-        low, high = interval_like_these(values_NK, (-1.0, 1.0), level=level, num_draws=1_000)
-        again = interval_like_these(-values_NK, (-1.0, 1.0), level=level, num_draws=1_000)
+        low, high = interval_like_these(values_NK, (-1.0, 1.0), level=level)
+        again = interval_like_these(-values_NK, (-1.0, 1.0), level=level)
         assert np.array_equal(again, (-high, -low))
 
 
-def test_of_several_most_frequent_values_the_widest_ends_hold():
-    # Two of three problems differ from each value: Clopper and Pearson's bound for 1 of 2 of them.
-    share = scipy.stats.binomtest(2, 4).proportion_ci(method="exact").high
-    low, high = interval_like_these(np.array([[0.4], [0.4], [0.6], [0.6]]))
-    assert low[0] >= 0.4 - share * 0.4 - 1e-9
-    assert high[0] <= 0.6 + share * 0.4 + 1e-9
-    assert (low[0], high[0]) == pytest.approx((0.4 - share * 0.4, 0.6 + share * 0.4), rel=1e-9)
-
-
-def test_many_k_in_one_pass_are_each_k_alone():
-    values = np.random.default_rng(2).random((50, 3)).round(1)
-    low, high = interval_like_these(values, num_draws=40_000)
-    for i in range(3):
-        alone = interval_like_these(values[:, i : i + 1], num_draws=40_000)
-        assert (low[i], high[i]) == pytest.approx((alone[0][0], alone[1][0]), abs=0.004)
-
-
-def test_where_all_problems_are_solved_the_interval_has_the_width_of_an_exact_bound():
-    low, high = interval_like_these(np.ones((30, 1)))
-    assert (low[0], high[0]) == (pytest.approx(0.025 ** (1 / 30), rel=1e-9), 1.0)
-    low, high = interval_like_these(np.zeros((30, 1)), (-1.0, 1.0))
-    assert low[0] == -high[0] == pytest.approx(0.025 ** (1 / 30) - 1, rel=1e-9)
-
-
-def test_one_odd_problem_is_bounded_by_clopper_and_pearson():
-    values = np.zeros((30, 1))
-    values[7] = 0.5
+def test_many_k_in_one_pass_are_each_k_alone_and_the_order_of_problems_is_nothing():
+    generator = np.random.default_rng(2)
+    values = generator.random((50, 3)).round(1)
     low, high = interval_like_these(values)
-    bound = scipy.stats.binomtest(1, 30).proportion_ci(method="exact").high
-    assert 0.0 <= low[0] < 0.5 / 30
-    assert high[0] == pytest.approx(bound, rel=1e-9)
+    for i in range(3):
+        alone = interval_like_these(generator.permutation(values[:, i])[:, None])
+        assert (low[i], high[i]) == pytest.approx((alone[0][0], alone[1][0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("level", [1e-9, 0.5, 0.95, 1 - 1e-9])
+@pytest.mark.parametrize("values", [[0, 0], [1, 1], [0, 1], [0.5] * 7, [1] * 400, [0.3, 0.31]])
+def test_the_mean_lies_within_and_the_ends_within_the_bounds(values, level):
+    low, high = interval_like_these(np.array(values, dtype=float)[:, None], level=level)
+    assert 0 <= low[0] <= np.mean(values) <= high[0] <= 1
+    assert low[0] < high[0]
 
 
 def test_resampling_samples_within_problems_would_bias_pass_at_k_downwards():
@@ -124,16 +104,38 @@ def test_intervals_of_100_problems_hold_the_truth_as_often_as_they_say(n):
     by_count = np.stack([pass_at_k(range(n + 1), n, k) for k in ks], axis=1)
     truth = [true_pass_at_k(a, b, k) for k in ks]
     held = np.zeros((2, 2))
-    for seed in range(repeats):
+    for _ in range(repeats):
         p = generator.beta(a, b, 100)
         c = generator.binomial(n, p)
-        low, high = interval_like_these(by_count[c], num_draws=400, seed=seed)
+        low, high = interval_like_these(by_count[c])
         held[0] += (low <= truth) & (truth <= high)
         for i, k in enumerate(ks):
             ends = mean_interval_within(c, n, k)
             held[1, i] += ends[0] <= pass_at_k_from_probability(p, k).mean() <= ends[1]
-    # .95 give or take three standard errors of 250 data sets; benchmarks/passk.py has 2,000.
+    # .95 give or take three standard errors of 250 data sets; benchmarks/passk.py has more.
     assert np.abs(held / repeats - 0.95).max() < 0.042
+
+
+def test_they_hold_where_rare_problems_decide_that_100_may_not_contain():
+    """pass@100 of .997: a studentised bootstrap held it in 86% of data sets."""
+    generator, n, k = np.random.default_rng(0), 128, 100
+    by_count = pass_at_k(range(n + 1), n, k)
+    values = by_count[generator.binomial(n, generator.beta(2, 5, (100, 1_000)))]
+    low, high = interval_like_these(values)
+    truth = true_pass_at_k(2, 5, k)
+    assert ((low <= truth) & (truth <= high)).mean() == pytest.approx(0.95, abs=0.021)
+
+
+def test_paired_intervals_hold_where_few_problems_tell_two_models_apart():
+    """A studentised bootstrap held this in 74% of data sets, and was five times as long."""
+    generator, n, k = np.random.default_rng(1), 128, 100
+    by_count = pass_at_k(range(n + 1), n, k)
+    a = by_count[generator.binomial(n, generator.beta(2, 5, (100, 500)))]
+    b = by_count[generator.binomial(n, generator.beta(2.5, 5, (100, 500)))]
+    low, high = interval_like_these(a - b, (-1.0, 1.0))
+    truth = true_pass_at_k(2, 5, k) - true_pass_at_k(2.5, 5, k)
+    assert ((low <= truth) & (truth <= high)).mean() >= 0.93
+    assert (high - low).mean() < 0.05
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,6 @@ def test_intervals_of_100_problems_hold_the_truth_as_often_as_they_say(n):
         ([[0.5], [1.5]], {}, "within 0 to 1, got 1.5"),
         ([[0.5], [math.nan]], {}, "within 0 to 1, got nan"),
         ([[-0.5], [0.5]], {}, "within 0 to 1, got -0.5"),
-        ([[0.5], [0.1]], {"num_draws": 99}, "num_draws must be at least 100, got 99"),
         ([[0.5], [0.1]], {"level": 1.0}, "got 1.0"),
     ],
 )

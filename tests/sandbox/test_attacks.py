@@ -286,6 +286,7 @@ def test_there_are_more_than_forty_attacks_of_different_names():
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) > 40
 
 
+@pytest.mark.slow
 def test_every_attack_all_at_once_gets_its_verdict_in_time_and_leaves_nothing(verifier, request):
     good = CodeProblem((StdinTest("21\n", "42\n"),), time_limit_s=10.0)
     check = Attack("", "", "", kind="check").problem

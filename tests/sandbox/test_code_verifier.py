@@ -238,17 +238,23 @@ def test_closing_ends_what_runs_and_leaves_nothing():
     verifier = CodeVerifier(1, code_block="whole")
     (pid,) = processes_of(verifier)
     problem = CodeProblem((StdinTest("", ""),), time_limit_s=60.0)
-    verdicts = []
-    thread = threading.Thread(
-        target=lambda: verdicts.extend(verifier.verify([problem], ["while True: pass"]))
-    )
-    thread.start()
+    refused = []
+
+    def judge():
+        with pytest.raises(UsageError) as caught:
+            verifier.verify([problem] * 3, ["while True: pass"] * 3)
+        refused.append(str(caught.value))
+
+    threads = [threading.Thread(target=judge) for _ in range(3)]
+    for thread in threads:
+        thread.start()
     time.sleep(0.3)
     started = time.monotonic()
     verifier.close()
-    thread.join()
+    for thread in threads:
+        thread.join()
     assert time.monotonic() - started < 5.0
-    assert [verdict.outcome for verdict in verdicts] == ["error"]
+    assert refused == ["the verifier was closed while it was at work"] * 3
     assert not Path(f"/proc/{pid}").exists()
     assert len(list(Path("/proc/self/fd").iterdir())) == files
     verifier.close()

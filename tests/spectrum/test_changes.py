@@ -122,6 +122,7 @@ print(peak() - started)
 """
 
 
+@pytest.mark.slow
 def test_one_matrix_is_in_memory_at_a_time(tmp_path):
     shape, peaks = (4000, 2500), []
     for num_tensors in (2, 8):

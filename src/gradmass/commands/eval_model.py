@@ -1,5 +1,6 @@
 """The model that ``gradmass eval`` asks: on this machine, or behind an address."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,7 @@ def served_model(arguments: "Arguments", sampling: Sampling) -> Model:
         prompt_format="chat" if arguments.prompt == "auto" else arguments.prompt,
         sampling=sampling,
         concurrency=arguments.concurrency,
+        say=lambda line: print(f"gradmass: note: {line}", file=sys.stderr, flush=True),
     )
     engine.check()
     return Model(
@@ -106,20 +108,9 @@ def local_model(
     folder = find_model(arguments.model) if run_model is None else str(run_model)
     model, tokenizer = load_model(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    render: Callable[[str], str] = str
-    # A run is asked as it was trained: bare prompts, ended by the tokenizer's own token.
-    prompt_format: PromptFormat = "plain"
-    if run_model is None and tokenizer.chat_template is not None:
-        prompt_format = "chat"
-    if arguments.prompt != "auto":
-        prompt_format = arguments.prompt
-    ends = None
-    if run_model is None:
-        ends = generate.end_tokens(model, tokenizer)
-        start = generate.start_text(tokenizer)
-        render = start.__add__
-    if prompt_format == "chat":
-        render = generate.chat_renderer(tokenizer, arguments.model)
+    prompt_format, render, ends = _reading(
+        arguments, model, tokenizer, is_run=run_model is not None
+    )
     rendered = [render(prompt) for prompt in prompts]
     notes = []
     if is_exact:
@@ -155,6 +146,26 @@ def local_model(
         exact=exact,
         notes=notes,
     )
+
+
+def _reading(
+    arguments: "Arguments", model: Any, tokenizer: Any, *, is_run: bool
+) -> tuple[PromptFormat, Callable[[str], str], Any]:
+    """How prompts are read: their format, prompt to text, and what ends an answer.
+
+    A run is asked as it was trained: bare prompts, ended by the tokenizer's own token.
+    """
+    from gradmass.training import generate
+
+    is_chat = not is_run and tokenizer.chat_template is not None
+    prompt_format: PromptFormat = "chat" if is_chat else "plain"
+    if arguments.prompt != "auto":
+        prompt_format = arguments.prompt
+    if prompt_format == "chat":
+        render = generate.chat_renderer(tokenizer, arguments.model)
+    else:
+        render = str if is_run else generate.start_text(tokenizer).__add__
+    return prompt_format, render, None if is_run else generate.end_tokens(model, tokenizer)
 
 
 def _batch_size(arguments: "Arguments") -> int | None:

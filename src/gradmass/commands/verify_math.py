@@ -35,8 +35,10 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "missing ANSWER: give --answer, or pipe it in (gradmass verify math --help)"
         )
+    answer = sys.stdin.read() if arguments.answer is None else arguments.answer
+    if arguments.answer is None and not answer.strip():
+        raise UsageError("missing ANSWER: the input is empty (gradmass verify math --help)")
     with MathsVerifier(num_workers=1, extraction=arguments.extraction) as verifier:
-        answer = sys.stdin.read() if arguments.answer is None else arguments.answer
         (verdict,) = verifier.verify([arguments.gold], [answer])
     if verdict.outcome is Outcome.ERROR:
         raise UsageError(verdict.detail)

@@ -6,10 +6,12 @@ own that follows from the seed, the problem and the sample's number.
 
 import asyncio
 import json
+import math
 import os
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +28,10 @@ LONGEST_WAIT_S = 60.0
 """Longest wait between two tries, unless the server asks for a longer one."""
 LONGEST_ASKED_WAIT_S = 600.0
 """Longest wait that a server may ask for."""
+SAID_EVERY_S = 10.0
+"""Shortest time between two messages about what is tried again."""
+SAID_FROM_S = 2.0
+"""Shortest wait for another try that is worth a message."""
 LAST_WAIT_S = 60.0
 """How long answers under way are waited for once the evaluation has failed."""
 MAX_WAITING = 1_000
@@ -58,6 +64,7 @@ class Endpoint:
         timeout_s: Longest wait for one answer.
         num_tries: Tries of a request before the evaluation stops.
         first_wait_s: Wait before the second try, in seconds; it doubles with each.
+        say: Told now and then, in one line, what is waited for.
 
     Raises:
         UsageError: No address of a server.
@@ -71,6 +78,8 @@ class Endpoint:
     timeout_s: float = 1800.0
     num_tries: int = 8
     first_wait_s: float = 1.0
+    say: Callable[[str], None] = lambda line: None
+    _last_said: float = field(default=-math.inf, init=False)
     _marks: dict[str, int] = field(default_factory=dict, init=False)
     _has_unique_ids: bool = field(default=True, init=False)
     _failure: Exception | None = field(default=None, init=False)
@@ -208,6 +217,7 @@ class Endpoint:
                 # Not all at the same moment.
                 wait_s = max(wait_s * random.uniform(0.5, 1.0), error.wait_s)
             if number + 1 < self.num_tries:
+                self._say(question, number + 2, wait_s, reason)
                 await self._sleep(wait_s)
             if self._failure is not None:
                 break
@@ -215,6 +225,16 @@ class Endpoint:
             f"{self.url} gave no answer to problem {question.problem.id!r}, sample "
             f"{question.sample}, in {number + 1} tries; the last: {reason}"
         )
+
+    def _say(self, question: Question, number: int, wait_s: float, reason: str) -> None:
+        """Say what is waited for, unless that is short or something was said just now."""
+        now = time.monotonic()
+        if wait_s >= SAID_FROM_S and now - self._last_said >= SAID_EVERY_S:
+            self._last_said = now
+            self.say(
+                f"asking {self.url} again in {wait_s:.0f} s (try {number} of {self.num_tries}) for "
+                f"problem {question.problem.id!r}, sample {question.sample}: {reason}"
+            )
 
     async def _sleep(self, wait_s: float) -> None:
         """Wait, but no longer than the evaluation goes on."""

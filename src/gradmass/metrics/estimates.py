@@ -1,5 +1,6 @@
 """pass@k of a model, and of two models on the same problems, with all that a reader has to know."""
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,8 +150,6 @@ def estimate_pass_at_k(
     *,
     interval: Interval = "problems-like-these",
     level: float = 0.95,
-    num_draws: int = 10_000,
-    seed: int = 0,
 ) -> list[PassAtK]:
     """pass@k for many k in one pass.
 
@@ -161,8 +160,6 @@ def estimate_pass_at_k(
             sampling included) or ``these-problems`` (``mean_interval_within``: these very problems,
             sampled again).
         level: Of the interval.
-        num_draws: Of the bootstrap over problems.
-        seed: Of the bootstrap.
 
     Raises:
         UsageError: As in ``pass_at_k`` and in the interval's function.
@@ -177,7 +174,7 @@ def estimate_pass_at_k(
     if len(values_NK) == 0:
         raise UsageError("pass@k needs at least 1 problem, got 0")
     if interval == "problems-like-these":
-        low_K, high_K = interval_like_these(values_NK, level=level, num_draws=num_draws, seed=seed)
+        low_K, high_K = interval_like_these(values_NK, level=level)
     else:
         low_K, high_K = np.array([measured.within(k, level) for k in ks]).T
     return [
@@ -203,16 +200,17 @@ def compare_pass_at_k(
     *,
     interval: Interval = "problems-like-these",
     level: float = 0.95,
-    num_draws: int = 10_000,
-    seed: int = 0,
 ) -> list[PairedPassAtK]:
     """Paired difference of pass@k, first minus second, on the same problems in the same order.
 
     Pairing takes the difficulty of the problems out of the comparison, which is most of the
     scatter: two intervals that overlap do not show that two models are alike. For *problems like
-    these* the problems' differences are resampled; for *these problems* the two intervals within
-    problems combine as independent ones, ``d - sqrt((a - low_a)^2 + (high_b - b)^2)`` and
-    ``d + sqrt((high_a - a)^2 + (b - low_b)^2)`` (Newcombe 1998, method 10). Exchanging the models
+    these* the interval is that of the problems' differences, with half a problem more that only the
+    first model solves and half a one that only the second does (as Agresti and Min 2005 have it for
+    matched pairs): differences far below 1 / sqrt(N) are therefore told apart late. For *these
+    problems* the two intervals within problems combine as independent ones,
+    ``d - sqrt((a - low_a)^2 + (high_b - b)^2)`` and ``d + sqrt((high_a - a)^2 + (b - low_b)^2)``
+    (Newcombe 1998, method 10). Exchanging the models
     exactly negates the difference and mirrors its interval.
 
     Args:
@@ -221,8 +219,6 @@ def compare_pass_at_k(
         ks: As in ``estimate_pass_at_k``.
         interval: As in ``estimate_pass_at_k``.
         level: As in ``estimate_pass_at_k``.
-        num_draws: As in ``estimate_pass_at_k``.
-        seed: As in ``estimate_pass_at_k``.
 
     Raises:
         UsageError: The numbers of problems differ, or as in ``estimate_pass_at_k``.
@@ -243,13 +239,11 @@ def compare_pass_at_k(
     difference_NK = a_NK - b_NK
     mean_K = difference_NK.mean(axis=0)
     if interval == "problems-like-these":
-        low_K, high_K = interval_like_these(
-            difference_NK, (-1.0, 1.0), level=level, num_draws=num_draws, seed=seed
-        )
-        needed_K = [num_problems_needed(column_N, level=level) for column_N in difference_NK.T]
-        for i, needed in enumerate(needed_K):
-            if needed is not None and low_K[i] <= 0 <= high_K[i]:
-                needed_K[i] = max(needed, len(a_NK) + 1)
+        low_K, high_K = interval_like_these(difference_NK, (-1.0, 1.0), level=level)
+        needed_K = [
+            _needed(difference_NK[:, i], level, is_decided=not low_K[i] <= 0 <= high_K[i])
+            for i in range(len(ks))
+        ]
     else:
         ends = [_difference_within(a, b, k, level) for k in ks]
         low_K, high_K = np.array(ends).T
@@ -276,10 +270,11 @@ def num_problems_needed(
 ) -> int | None:
     """How many problems like these would tell two models apart.
 
-    ``ceil((z_level + z_power)^2 s^2 / d^2)`` with d the mean and s the standard deviation of the
-    problems' differences, by the normal approximation: if d and s are the true ones, the interval
-    of that many problems excludes 0 with chance ``power``. d is itself uncertain, and where it is
-    noise so is the number.
+    The least n with ``|d| n / (n + 1) >= z_level sqrt((s^2 + 1 / n) / n) + z_power s / sqrt(n)``,
+    with d the mean and s the standard deviation of the problems' differences: the first term on the
+    right is half the length of ``interval_like_these``, by the normal approximation. If d and s are
+    the true ones, the interval of that many problems excludes 0 with chance ``power``. d is itself
+    uncertain, and where it is noise so is the number.
 
     Args:
         difference_N: Difference of each problem, N >= 2.
@@ -289,15 +284,29 @@ def num_problems_needed(
     Returns:
         At least 2; None where the mean difference is 0, which no number of problems tells from 0.
 
-    >>> num_problems_needed([0.5, -0.3, 0.4, -0.2, 0.1, 0.1])  # d = .1, s^2 = .1: 7.849 * .1 / .01
-    79
+    >>> num_problems_needed([0.5, -0.3, 0.4, -0.2, 0.1, 0.1])  # d = .1, s^2 = .1
+    87
     """
     difference_N = np.asarray(difference_N, dtype=np.float64)
     mean, spread = float(difference_N.mean()), float(difference_N.std(ddof=1))
     if abs(mean) <= 1e-12:
         return None
-    z = NormalDist().inv_cdf((1 + level) / 2) + NormalDist().inv_cdf(power)
-    return max(2, math.ceil((z * spread / mean) ** 2))
+    z_level, z_power = NormalDist().inv_cdf((1 + level) / 2), NormalDist().inv_cdf(power)
+
+    def is_enough(num: int) -> bool:
+        half = z_level * math.sqrt((spread**2 + 1 / num) / num)
+        return abs(mean) * num / (num + 1) >= half + z_power * spread / math.sqrt(num)
+
+    most = 2
+    while not is_enough(most):
+        most *= 2
+    return bisect.bisect_left(range(most), True, lo=2, key=is_enough)
+
+
+def _needed(difference_N: np.ndarray, level: float, *, is_decided: bool) -> int | None:
+    """Problems needed; more than there are where these do not decide."""
+    needed = num_problems_needed(difference_N, level=level)
+    return needed if needed is None or is_decided else max(needed, len(difference_N) + 1)
 
 
 def _difference_within(a: Measured, b: Measured, k: int, level: float) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """How sure a mean over problems is.
 
-Two questions, two answers. *Would another set of such problems give the same?* resamples problems:
-``interval_like_these``, and by simple percentiles ``bootstrap_mean_interval`` and
+Two questions, two answers. *Would another set of such problems give the same?* weighs problems
+anew: ``interval_like_these``, and by a plain bootstrap ``bootstrap_mean_interval`` and
 ``paired_difference``. *Would more samples of these very problems give the same?* knows how samples
 scatter within a problem: ``mean_interval_within``.
 
@@ -15,8 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from gradmass.metrics.bounded import upper_mean
 from gradmass.metrics.passk import checked_counts, pass_at_k
-from gradmass.metrics.resampling import resampled_sums
 from gradmass.metrics.within import within_variance
 from gradmass.types import Array, UsageError
 
@@ -121,26 +121,16 @@ def paired_difference(
 
 
 def interval_like_these(
-    values_NK: Array,
-    bounds: tuple[float, float] = (0.0, 1.0),
-    *,
-    level: float = 0.95,
-    num_draws: int = 10_000,
-    seed: int = 0,
+    values_NK: Array, bounds: tuple[float, float] = (0.0, 1.0), *, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Studentised bootstrap intervals for means over problems like these, many columns in one pass.
+    """Intervals for means over problems like these, many columns in one pass.
 
-    Draws N problems with replacement ``num_draws`` times. Each draw gives
-    ``t = (mean* - mean) / se*``, its distance from the mean in its own standard errors, and the
-    interval is ``[mean - t_high se, mean - t_low se]``. Unlike the percentile interval it is long
-    enough where values are few or skewed, such as pass@k of few problems near 0 or 1.
-
-    Draws of equal values have no standard error and count as infinitely far. How far an end may
-    reach is known from the most frequent value v: if m of N problems differ from it, the share of
-    all such problems that do is below an exact binomial (Clopper-Pearson) bound pi, and the mean
-    within ``v - pi (v - lowest)`` and ``v + pi (highest - v)``. So an interval has a width even
-    where all problems are solved: [.88, 1] for 30. Where several values are the most frequent, the
-    widest ends of them hold.
+    The Jeffreys interval of a share, carried over to values between the bounds: a Bayesian
+    bootstrap over problems, with half a problem more at each bound, in the limit of infinitely many
+    draws (``upper_mean``). Those halves stand for problems that were not seen: where all of 30
+    problems are solved, .92 to 1. No resampling of the values alone can know of them, and so none
+    holds what it promises near the bounds, where a mean rests on problems of which a hundred may
+    not contain one. Far from the bounds the interval is that of the bootstrap.
 
     Of the negated values (and bounds) the intervals are exactly the mirrored ones: which of two
     models comes first does not matter.
@@ -149,21 +139,18 @@ def interval_like_these(
         values_NK: A finite value for each problem and column (k), shape ``[N, K]``, N >= 2.
         bounds: Lowest and highest value there can be: 0 and 1 for pass@k, -1 and 1 for differences.
         level: Share of data sets whose interval holds the true mean, between 0 and 1.
-        num_draws: Number of bootstrap draws, at least 100.
-        seed: Of the resampling; the same seed gives the same intervals on any number of cores.
 
     Returns:
-        Lower and upper ends, shape ``[K]`` each, within the bounds.
+        Lower and upper ends, shape ``[K]`` each, within the bounds, the mean between them.
 
     Raises:
-        UsageError: Fewer than 2 problems, values out of bounds, a level or number of draws out of
-            range.
+        UsageError: Fewer than 2 problems, values out of bounds, a level out of range.
 
-    Source: Efron and Tibshirani 1993, section 12.5, for the bootstrap-t interval.
+    Source: as ``upper_mean``. ``benchmarks/passk.py`` measures how often the intervals hold.
 
     >>> low_K, high_K = interval_like_these([[1.0]] * 30)
-    >>> low_K.round(2), high_K  # .025^(1/30): a smaller share would have shown a failure
-    (array([0.88]), array([1.]))
+    >>> low_K.round(2), high_K
+    (array([0.92]), array([1.]))
     """
     values_NK = np.asarray(values_NK, dtype=np.float64) + 0.0  # turns -0 into 0
     _check_level(level)
@@ -176,34 +163,10 @@ def interval_like_these(
     if not ((values_NK >= lowest) & (values_NK <= highest)).all():
         bad = values_NK[~((values_NK >= lowest) & (values_NK <= highest))][0]
         raise UsageError(f"a value must be within {lowest:g} to {highest:g}, got {bad}")
-    if num_draws < 100:
-        raise UsageError(f"num_draws must be at least 100, got {num_draws}")
-    num_problems = len(values_NK)
-    mean_K, spread_K = values_NK.mean(axis=0), values_NK.std(axis=0)
-    # Problems of equal values are drawn together, in order of the first of them: sorted by value,
-    # negated values would get other draws.
-    _, first_J, row_N = np.unique(values_NK, axis=0, return_index=True, return_inverse=True)
-    order_J = np.argsort(first_J)
-    row_N = np.argsort(order_J)[row_N.reshape(-1)]
-    centred_JK = values_NK[first_J[order_J]] - mean_K
-    sums = resampled_sums(np.hstack([centred_JK, centred_JK**2]), row_N, num_draws, seed)
-    shift_DK, square_DK = np.hsplit(sums / num_problems, 2)
-    variance_DK = square_DK - shift_DK**2
-    is_flat_DK = variance_DK <= 1e-12 * spread_K**2
-    far_DK = np.where(shift_DK == 0, 0.0, np.copysign(np.inf, shift_DK))
-    # In units of the draw's own spread; the factors sqrt(N - 1) of both standard errors cancel.
-    spread_DK = np.sqrt(np.where(is_flat_DK, 1.0, variance_DK))
-    t_DK = np.where(is_flat_DK, far_DK, shift_DK / spread_DK)
-    # By rank, because infinities cannot be interpolated.
-    rank = int((1 - level) / 2 * (num_draws - 1) + 0.5)
-    ranks = [rank, num_draws - 1 - rank]
-    low_t_K, high_t_K = np.partition(t_DK, ranks, axis=0)[ranks]
-    inner_K, outer_K = _mode_bounds(values_NK, bounds, level)
-    is_flat_K = spread_K <= 1e-12 * (highest - lowest)
-    scale_K = np.where(is_flat_K, 1.0, spread_K)
-    low_K = np.where(is_flat_K, inner_K, np.maximum(mean_K - high_t_K * scale_K, inner_K))
-    high_K = np.where(is_flat_K, outer_K, np.minimum(mean_K - low_t_K * scale_K, outer_K))
-    return np.minimum(low_K, mean_K), np.maximum(high_K, mean_K)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    mean_K = values_NK.mean(axis=0)
+    low_K = -upper_mean(-values_NK, (-highest, -lowest), z)
+    return np.minimum(low_K, mean_K), np.maximum(upper_mean(values_NK, bounds, z), mean_K)
 
 
 def mean_interval_within(
@@ -253,36 +216,6 @@ def mean_interval_within(
     spread = float(within_variance(num_correct_N, num_samples_N, k).sum()) ** 0.5 / len(is_right_N)
     half = NormalDist().inv_cdf((1 + level) / 2) * spread
     return max(0.0, mean - half), min(1.0, mean + half)
-
-
-def _mode_bounds(
-    values_NK: np.ndarray, bounds: tuple[float, float], level: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ends that hold however the values scatter, from how many differ from the most frequent."""
-    ends = []
-    for values_N in values_NK.T:
-        distinct, counts = np.unique(values_N, return_counts=True)
-        modes = distinct[counts == counts.max()]
-        share = _largest_share(int(len(values_N) - counts.max()), len(values_N), (1 - level) / 2)
-        low, high = modes[0] - share * (modes[0] - bounds[0]), modes[-1]
-        ends.append((low, high + share * (bounds[1] - high)))
-    low_K, high_K = np.array(ends).T
-    return low_K, high_K
-
-
-def _largest_share(num_seen: int, num_all: int, rare: float) -> float:
-    """The share of which so few or fewer are seen with chance ``rare`` (Clopper-Pearson)."""
-    if num_seen == num_all:
-        return 1.0
-    seen = np.arange(num_seen + 1)
-    steps = np.log((num_all - seen[:-1]) / (seen[:-1] + 1))
-    log_comb = np.append(0.0, np.cumsum(steps))
-    low, high = num_seen / num_all, 1.0
-    for _ in range(60):
-        share = (low + high) / 2
-        log_mass = log_comb + seen * np.log(share) + (num_all - seen) * np.log1p(-share)
-        low, high = (share, high) if np.exp(log_mass).sum() > rare else (low, share)
-    return high
 
 
 def _problem_values(values: Array) -> np.ndarray:

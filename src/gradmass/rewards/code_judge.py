@@ -85,12 +85,6 @@ class Judge:
             num_tests=num_tests,
         )
 
-    def interrupt(self) -> None:
-        """Make all sandboxes end, from any thread."""
-        for sandbox in (self._program, self._tester):
-            if sandbox is not None:
-                sandbox.interrupt()
-
     def discard(self) -> None:
         """End all sandboxes; the next program gets new ones."""
         for sandbox in (self._program, self._tester):

@@ -53,12 +53,6 @@ class Tester:
         said = self._check_shared(test, limits, program)
         return self._check_single(test, limits, program) if "needs_process" in said else said
 
-    def interrupt(self) -> None:
-        """Make the sandboxes end, from any thread."""
-        for worker in (self._single, self._shared):
-            if worker is not None:
-                worker.interrupt()
-
     def close(self) -> None:
         """End the sandboxes; the next test gets new ones."""
         if self._single is not None:

@@ -7,11 +7,11 @@ or ``compute_scores`` for a reward manager that scores a batch at once.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from gradmass.rewards.code import CodeProblem, CodeVerifier
 from gradmass.rewards.maths import MathsVerifier
+from gradmass.rewards.shared import shared_verifier
 from gradmass.rewards.verdict import Verdict
 from gradmass.types import UsageError
 
@@ -36,7 +36,7 @@ def maths_reward(column: str = "answer", **settings: Any) -> RewardFunction:
 
     def maths(*, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         golds = _column(columns, column, "maths_reward")
-        verifier = _maths(tuple(sorted(settings.items())))
+        verifier = shared_verifier(MathsVerifier, **settings)
         return list(map(_value, verifier.verify(golds, list(map(text_of, completions)))))
 
     return maths
@@ -57,7 +57,7 @@ def code_reward(column: str = "problem", **settings: Any) -> RewardFunction:
 
     def code(*, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         problems = list(map(problem_of, _column(columns, column, "code_reward")))
-        verifier = _code(tuple(sorted(settings.items())))
+        verifier = shared_verifier(CodeVerifier, **settings)
         return list(map(_value, verifier.verify(problems, list(map(text_of, completions)))))
 
     return code
@@ -101,10 +101,14 @@ def compute_scores(
             code[i] = problem
     verdicts: dict[int, Verdict] = {}
     if code:
-        found = _code(()).verify(list(code.values()), [solution_strs[i] for i in code])
+        found = shared_verifier(CodeVerifier).verify(
+            list(code.values()), [solution_strs[i] for i in code]
+        )
         verdicts |= dict(zip(code, found, strict=True))
     if maths:
-        found = _maths(()).verify(list(maths.values()), [solution_strs[i] for i in maths])
+        found = shared_verifier(MathsVerifier).verify(
+            list(maths.values()), [solution_strs[i] for i in maths]
+        )
         verdicts |= dict(zip(maths, found, strict=True))
     return [
         {
@@ -160,13 +164,3 @@ def _column(columns: Mapping[str, Any], name: str, what: str) -> list[Any]:
 
 def _value(verdict: Verdict) -> float | None:
     return float(verdict.is_right) if verdict.is_scorable else None
-
-
-@lru_cache(maxsize=4)
-def _maths(settings: tuple[tuple[str, Any], ...]) -> MathsVerifier:
-    return MathsVerifier(**dict(settings))
-
-
-@lru_cache(maxsize=4)
-def _code(settings: tuple[tuple[str, Any], ...]) -> CodeVerifier:
-    return CodeVerifier(**dict(settings))

@@ -5,6 +5,7 @@ reply to another. Requests come from any thread. Nothing of a pool outlives ``cl
 collection, or the death of its process: no process, zombie, socket or file.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gradmass.rewards.forks import watch_forks
 from gradmass.rewards.zygote import Line
 from gradmass.types import UsageError
 
@@ -95,12 +97,9 @@ class Pool:
             raise UsageError(f"memory_mb must be at least 64, got {memory_mb}")
         self._arguments = (module, num_workers, time_limit_s, memory_mb)
         self._is_closed = False
-        self._fresh()
-
-    def _fresh(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
         self._running: _Running | None = None
+        self._lock = threading.Lock()
+        watch_forks(self)
 
     def __enter__(self) -> "Pool":
         """Return the pool."""
@@ -127,15 +126,13 @@ class Pool:
         Raises:
             UsageError: The pool is closed, or was closed meanwhile.
         """
-        if self._pid != os.getpid():
-            # In a fork of the owner the threads are missing, and a lock may be held for ever.
-            self._fresh()
         with self._lock:
             if self._is_closed:
                 raise UsageError("the verifier is closed: make another one")
             if self._running is None:
-                self._running = _Running(*self._arguments)
-                weakref.finalize(self, _Running.stop, self._running)
+                running = _Running(*self._arguments)
+                self._stop = weakref.finalize(self, running.stop)
+                self._running = running
             running = self._running
             try:
                 futures = [running.executor.submit(running.ask, request) for request in requests]
@@ -152,13 +149,19 @@ class Pool:
 
     def close(self) -> None:
         """End all workers; requests under way fail. Closing twice is fine."""
-        if self._pid != os.getpid():
-            self._fresh()
         with self._lock:
             self._is_closed = True
             running, self._running = self._running, None
         if running is not None:
-            running.stop()
+            self._stop()
+
+    def after_fork(self) -> None:
+        """Let go of the workers of the process this one was forked from; it gets its own."""
+        self._lock = threading.Lock()
+        running, self._running = self._running, None
+        if running is not None:
+            self._stop.detach()
+            running.forget()
 
 
 def _result(future: Future[Reply]) -> Reply:
@@ -251,6 +254,9 @@ class _Zygote:
 
     def stop(self) -> None:
         """End the process and all workers."""
+        # Closing alone would not tell it: forks of this process have the socket too.
+        with contextlib.suppress(OSError):
+            self.line.end.shutdown(socket.SHUT_RDWR)
         self.line.end.close()
         try:
             self.process.wait(timeout=10)
@@ -336,6 +342,14 @@ class _Running:
             return worker.end(LAST_WORDS_S if failure is Failure.CRASH else 0.0)
         except (EOFError, OSError):
             return None
+
+    def forget(self) -> None:
+        """Let go of everything in a fork of the owner, which keeps it."""
+        for worker in self.idle:
+            worker.line.end.close()
+        if self.zygote is not None:
+            self.zygote.line.end.close()
+            self.zygote.process.poll()  # no child of this process: there is nothing to wait for
 
     def stop(self) -> None:
         """End everything; called again, nothing happens."""

@@ -129,5 +129,10 @@ class Task(ABC):
         return found
 
 
-TASKS: Registry[Task] = Registry("task", "gradmass.tasks", Task)  # type: ignore[type-abstract]
+TASKS: Registry[Task] = Registry(
+    "task",
+    "gradmass.tasks",
+    Task,  # type: ignore[type-abstract]
+    file_hint="a file of problems goes to the task that reads it, as in gsm8k:path={}",
+)
 register_task = TASKS.register

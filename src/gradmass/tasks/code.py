@@ -3,14 +3,21 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from gradmass.rewards import Outcome, Verdict
 from gradmass.rewards.blocks import CodeBlock
-from gradmass.rewards.code import CallTest, CodeProblem, CodeVerifier, Comparison, Test
+from gradmass.rewards.code import (
+    CallTest,
+    CodeProblem,
+    CodeVerifier,
+    Comparison,
+    Executor,
+    Test,
+)
 from gradmass.rewards.outputs import same_value
 from gradmass.rewards.sandbox import Isolation
+from gradmass.rewards.shared import shared_verifier
 from gradmass.tasks.base import Problem
 from gradmass.tasks.dataset import DatasetTask
 from gradmass.types import UsageError
@@ -69,6 +76,8 @@ class CodeTask(DatasetTask):
     isolation: Isolation = "bubblewrap"
     """How programs are kept apart from this machine. process limits what a program uses, not what
     it sees and changes: the files of whoever trains."""
+    executor: Executor = "local"
+    """Where programs run: on this machine, or on a ray cluster (see docs/verifiers.md)."""
     stop_at_first_failure: bool = True
     """Whether a program is done with at its first failed test."""
     time_limit_s: float = 6.0
@@ -127,7 +136,12 @@ class CodeTask(DatasetTask):
                 asked.append(found)
                 answers.append(self.program(problem.data, completion))
         verifier = shared_verifier(
-            self.num_workers, self.isolation, self.stop_at_first_failure, self.code_block
+            CodeVerifier,
+            num_workers=self.num_workers,
+            isolation=self.isolation,
+            stop_at_first_failure=self.stop_at_first_failure,
+            code_block=self.code_block,
+            executor=self.executor,
         )
         judged = iter(verifier.verify(asked, answers))
         verdicts = [decoded[problem.id] for problem in problems]
@@ -172,16 +186,3 @@ def unwrapped(test: Test, value: Any) -> bool:
 def in_block(program: str) -> str:
     """A program as a completion."""
     return f"```python\n{program.rstrip()}\n```"
-
-
-@lru_cache(maxsize=4)
-def shared_verifier(
-    num_workers: int, isolation: Isolation, stop_at_first_failure: bool, code_block: CodeBlock
-) -> CodeVerifier:
-    """The verifier that all tasks of these settings share."""
-    return CodeVerifier(
-        num_workers=num_workers,
-        isolation=isolation,
-        stop_at_first_failure=stop_at_first_failure,
-        code_block=code_block,
-    )

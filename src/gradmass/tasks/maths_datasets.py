@@ -4,16 +4,15 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from gradmass.rewards import Verdict
 from gradmass.rewards.extract import BOX, check_rule, last_box
 from gradmass.rewards.maths import MathsVerifier
+from gradmass.rewards.shared import shared_verifier
 from gradmass.tasks.base import Problem, register_task
 from gradmass.tasks.dataset import DatasetTask, Entry, question_of
 from gradmass.tasks.rows import Row
-from gradmass.types import UsageError
 
 BOXED = "\n\nReason step by step, and put the final answer in \\boxed{}."
 GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
@@ -92,7 +91,11 @@ class MathsTask(DatasetTask):
     def verify_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Verdict]:
         """Judge all answers for equivalence with their golds."""
         verifier = shared_verifier(
-            self.num_workers, self.time_limit_s, self.extraction, self.thinking
+            MathsVerifier,
+            num_workers=self.num_workers,
+            time_limit_s=self.time_limit_s,
+            extraction=self.extraction,
+            thinking=self.thinking,
         )
         return verifier.verify([problem.data.gold for problem in problems], completions)
 
@@ -186,18 +189,3 @@ class DeepScaleR(MathsTask):
         answer: Any = row["answer"]
         is_number = isinstance(answer, int | float) and not isinstance(answer, bool)
         return str(answer) if is_number else row.text("answer")
-
-
-@lru_cache(maxsize=4)
-def shared_verifier(
-    num_workers: int, time_limit_s: float, extraction: str, thinking: str
-) -> MathsVerifier:
-    """The verifier that all tasks of these settings share; its processes end with this one."""
-    if num_workers < 1:
-        raise UsageError(f"num_workers must be at least 1, got {num_workers}")
-    return MathsVerifier(
-        num_workers=num_workers,
-        time_limit_s=time_limit_s,
-        extraction=extraction,
-        thinking=thinking,
-    )

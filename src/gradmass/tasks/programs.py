@@ -24,10 +24,10 @@ from itertools import count
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from gradmass.rewards import Outcome, Verdict
-from gradmass.rewards.code import CallTest, CodeProblem
+from gradmass.rewards.code import CallTest, CodeProblem, CodeVerifier, Executor
 from gradmass.rewards.sandbox import Isolation
+from gradmass.rewards.shared import shared_verifier
 from gradmass.tasks.base import Problem, Task, register_task
-from gradmass.tasks.code import shared_verifier
 from gradmass.types import UsageError
 
 Values: TypeAlias = tuple[int, ...]
@@ -78,6 +78,8 @@ class Programs(Task):
     """Programs that run at once."""
     isolation: Isolation = "bubblewrap"
     """How programs are kept apart from this machine (process: hardly; see docs/security.md)."""
+    executor: Executor = "local"
+    """Where programs run: on this machine, or on a ray cluster (see docs/verifiers.md)."""
 
     def __post_init__(self) -> None:
         """Refuse sizes whose programs are too few or too many to list."""
@@ -122,7 +124,13 @@ class Programs(Task):
             if verdict is None
         }
         code_problems, programs = zip(*runs.values(), strict=True) if runs else ((), ())
-        verifier = shared_verifier(self.num_workers, self.isolation, True, "whole")
+        verifier = shared_verifier(
+            CodeVerifier,
+            num_workers=self.num_workers,
+            isolation=self.isolation,
+            code_block="whole",
+            executor=self.executor,
+        )
         found = dict(zip(runs, verifier.verify(code_problems, programs), strict=True))
         return [
             found[problem.id, text] if verdict is None else verdict

@@ -267,6 +267,13 @@ class Worker:
         for file in (self._log, *self._files):
             file.close()
 
+    def forget(self) -> None:
+        """Let go of the sandbox in a fork of the process that started it, which keeps it."""
+        self._control.close()  # not shut down: the socket is shared
+        self._process.poll()  # it is no child of this process: there is nothing to wait for
+        for file in (self._log, *self._files):
+            file.close()
+
     def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         self._control.settimeout(GRACE_S)
         try:
