@@ -4,8 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+VERL_INSTALLED := .venv-verl/.installed
 
-.PHONY: help setup check test test-sandbox test-trl demo bench docs
+.PHONY: help setup check test test-sandbox test-trl test-verl demo bench docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -26,6 +27,9 @@ test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
 test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
 	$(BIN)/pytest -m trl tests/engines
 
+test-verl: $(VERL_INSTALLED) ## verl's own trainer, estimators and configuration, in .venv-verl
+	OMP_NUM_THREADS=1 .venv-verl/bin/pytest -m verl tests/engines
+
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo
 
@@ -45,4 +49,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 		-c constraints.txt -e ".[dev]"
 	@command -v bwrap >/dev/null || \
 		echo "programs are judged in bubblewrap, which is not installed: apt-get install bubblewrap"
+	@touch $@
+
+$(VERL_INSTALLED): pyproject.toml constraints-verl.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { \
+		echo "verl needs Python 3.11 or 3.12; name one: make PYTHON=python3.12 test-verl" >&2; exit 1; }
+	@echo "installing gradmass and verl in .venv-verl, which takes minutes the first time"
+	$(PYTHON) -m venv .venv-verl
+	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		-r constraints-verl.txt -e .
+	.venv-verl/bin/python -m pip check
 	@touch $@

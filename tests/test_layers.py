@@ -42,7 +42,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "report": {"types", "metrics", "record"},
     "spectra": {"types", "metrics", "record"},
-    "engines": {"types", "rewards", "tasks", "weights", "metrics", "record"},
+    "engines": {
+        "types",
+        "registry",
+        "rewards",
+        "tasks",
+        "weights",
+        "metrics",
+        "tables",
+        "config",
+        "record",
+    },
 }
 MAY_IMPORT["commands"] = {*MAY_IMPORT} - {"__init__"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT} - {"__init__"}
