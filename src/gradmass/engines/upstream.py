@@ -53,6 +53,7 @@ class Finding:
     status: Status
     detail: str
 
+
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 

@@ -2,7 +2,7 @@
 
     algorithm.adv_estimator=gradmass_fade trainer.v1.trainer_mode=gradmass_sync
 
-verl loads this module by itself, as an entry point of the group ``verl.plugins`` (from 0.9.0; before
+It is loaded by verl itself, as an entry point of the group ``verl.plugins`` (from 0.9.0; before
 that, ``VERL_USE_EXTERNAL_MODULES=gradmass.engines.verl``), in every process. So it imports nothing:
 the estimators are registered right after the module of verl that lists them, and the trainers
 right after theirs, and an error there is an error of that import and not swallowed.

@@ -53,6 +53,7 @@ def rollouts(
     keys: Sequence[str] | None = None,
     infos_B: Sequence[Mapping[str, Any]] | None = None,
     host_B: np.ndarray | None = None,
+    needs_verdicts: bool = True,
 ) -> tuple[Batch, np.ndarray]:
     """The rollouts behind the rows of a batch.
 
@@ -68,6 +69,7 @@ def rollouts(
         keys: Names of the rows; None where verl hands none over: then each row is a rollout.
         infos_B: What the reward function returned for each row; None where it is not at hand.
         host_B: The engine's own weight of each row.
+        needs_verdicts: Whether a weight, or a log, needs to know who succeeded.
 
     Returns:
         The rollouts, and for each row the index of its rollout.
@@ -79,8 +81,8 @@ def rollouts(
     if keys is not None:
         last_R, session_B = sessions(keys)
     rewards_R = np.asarray(rewards_B, dtype=np.float64)[last_R]
-    uids_R = [str(uids_B[row]) for row in last_R]
-    infos_R = [{} if infos_B is None else infos_B[row] for row in last_R]
+    uids_R = [str(uids_B[row]) for row in last_R.tolist()]
+    infos_R = [{} if infos_B is None else infos_B[row] for row in last_R.tolist()]
     mask_R = np.array(
         [
             not uid.startswith(PADDING) and info.get("verdict") != Outcome.ERROR
@@ -94,7 +96,7 @@ def rollouts(
         Batch(
             rewards_B=rewards_R,
             group_ids_B=uids_R,
-            successes_B=_successes(rewards_R, infos_R, mask_R, settings),
+            successes_B=_successes(rewards_R, infos_R, mask_R, settings, needs_verdicts),
             mask_B=mask_R,
             has_tokens_B=num_tokens_R > 0,
             lengths_B=num_tokens_R,
@@ -109,10 +111,13 @@ def _successes(
     infos_R: Sequence[Mapping[str, Any]],
     mask_R: np.ndarray,
     settings: Settings,
+    needs_verdicts: bool,
 ) -> np.ndarray:
     key = settings.success
     if key is not None:
-        if any(key not in info for info, is_scored in zip(infos_R, mask_R, strict=True) if is_scored):
+        if any(
+            key not in info for info, is_scored in zip(infos_R, mask_R, strict=True) if is_scored
+        ):
             found = sorted({name for info in infos_R for name in info})
             raise UsageError(
                 f"success = {key!r}: the reward function's result has no such key "
@@ -121,13 +126,13 @@ def _successes(
         values_R = np.array([float(info.get(key, 0)) for info in infos_R])
         return np.asarray(values_R >= settings.success_at)
     is_other_R = mask_R & (rewards_R != 0) & (rewards_R != 1)
-    if is_other_R.any():
+    if needs_verdicts and is_other_R.any():
         raise UsageError(
             f"reward {rewards_R[is_other_R][0]:g} is neither 0 nor 1, so it does not say whether "
             "the rollout succeeded: name the key of the reward function's result that does, as in "
             "algorithm.gradmass.success=acc (the trainers gradmass_* read it)"
         )
-    return rewards_R == 1
+    return np.asarray(rewards_R == 1)
 
 
 def evicted(

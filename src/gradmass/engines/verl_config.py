@@ -204,7 +204,7 @@ def flags(config: Mapping[str, Any]) -> list[Flag]:
 
 
 def defaults(folder: Path) -> dict[str, Any]:
-    """verl's own settings by dotted name, from the configuration that its wheel brings along."""
+    """The engine's own settings by dotted name, from the configuration in its wheel."""
     import yaml  # comes with omegaconf, on which verl builds
 
     file = folder / "trainer" / "config" / "_generated_ppo_trainer.yaml"

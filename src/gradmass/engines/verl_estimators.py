@@ -68,6 +68,7 @@ class Step:
             keys=self.keys,
             infos_B=self.infos_B,
             host_B=host_B,
+            needs_verdicts=self.keys is not None or self.weigher.weights[0].scope == "run",
         )
         batch = replace(batch, evicted=self.evicted)
         weights_R, self.row = self.weigher.weigh(batch, is_training=True, **self.signals)
@@ -93,8 +94,9 @@ class Estimator:
     """An advantage estimator of verl: one weight, on all response tokens of a rollout.
 
     Under the trainers ``gradmass_*`` everything comes from their ``Step``. Under verl's own, each
-    row is a rollout, rewards must be 0 and 1, weights that follow the entropy are refused, and a
-    state lives in this object: ``checkpoint_callback_class`` ``SaveState`` keeps it (verl 0.9.1).
+    row is a rollout, nothing is logged, a weight that follows the solve rate needs rewards 0 and 1,
+    one that follows the entropy is refused, and a state lives in this object:
+    ``checkpoint_callback_class`` ``SaveState`` keeps it (verl 0.9.1).
 
     Args:
         name: In verl's registry.
@@ -206,8 +208,8 @@ class SaveState:
         name = self._config.algorithm.adv_estimator
         return get_adv_estimator_fn(name) if is_ours(name) else None
 
-    def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, **_: Any) -> None:
-        """Write the state beside the checkpoint; nothing to do for a trainer that does so itself."""
+    def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, **more: Any) -> None:
+        """Write the state beside a checkpoint, unless the trainer has done so itself."""
         estimator = self._estimator()
         if estimator is None or hasattr(trainer, "_gradmass"):
             return

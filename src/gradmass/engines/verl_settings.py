@@ -52,9 +52,9 @@ def read_settings(algorithm: Mapping[str, Any]) -> Settings:
     Raises:
         UsageError: An unknown key, weight or field; a mode that does not go with the estimator.
 
-    >>> table = {"adv_estimator": "gradmass_power", "gradmass": {"weight": {"alpha": 2}}}
+    >>> table = {"adv_estimator": "gradmass_power", "gradmass": {"weight": {"alpha": 3}}}
     >>> [weight.label for weight in read_settings(table).weights]
-    ['power(alpha=2.0)']
+    ['power(alpha=3.0)']
     """
     estimator = algorithm.get("adv_estimator")
     table = algorithm.get("gradmass") or {}

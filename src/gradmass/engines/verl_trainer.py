@@ -270,5 +270,3 @@ def register() -> None:
                 "__doc__": WeightMixin.__doc__,
             }
             register_trainer(name)(type(f"Weighted{base.__name__}", (WeightMixin, base), fields))
-
-
