@@ -12,6 +12,9 @@ from gradmass.engines.doctor import diagnose
 pytestmark = [pytest.mark.verl, pytest.mark.filterwarnings("ignore")]
 RELEASES = ["0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1"]
 DISPATCH = """
+import transformers
+# verl 0.6.1 is of a time when transformers had this name for a class that nothing here uses.
+transformers.AutoModelForVision2Seq = transformers.AutoModelForImageTextToText
 import numpy as np
 import torch
 import verl
@@ -73,7 +76,7 @@ def test_a_release_from_before_the_registry_is_broken_by_name(unpacked):
     assert "register_adv_est" in names
 
 
-@pytest.mark.parametrize("version", ["0.6.1", "0.7.1", "0.8.0"])
+@pytest.mark.parametrize("version", ["0.6.1", "0.8.0"])
 def test_the_dispatcher_of_an_older_release_reaches_the_estimators(version, unpacked):
     folder = unpacked(version)
     code = f"import sys; FOLDER = {str(folder)!r}; sys.path.insert(0, FOLDER)\n{DISPATCH}"
