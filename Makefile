@@ -28,7 +28,7 @@ test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its re
 	$(BIN)/pytest -m trl tests/engines
 
 test-verl: $(VERL_INSTALLED) ## verl's own trainer, estimators and configuration, in .venv-verl
-	OMP_NUM_THREADS=1 .venv-verl/bin/pytest -m verl tests/engines
+	OMP_NUM_THREADS=1 .venv-verl/bin/pytest -m verl --confcutdir tests/engines/verl tests/engines/verl
 
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo

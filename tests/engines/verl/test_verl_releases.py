@@ -71,8 +71,8 @@ def test_every_tried_release_of_verl_is_known(version, unpacked):
 
 
 def test_a_release_from_before_the_registry_is_broken_by_name(unpacked):
-    broken = [f for f in diagnose("verl", folder=unpacked("0.3.0.post1") / "verl").findings]
-    names = {f.symbol.rpartition(":")[2] for f in broken if f.status == "broken"}
+    findings = diagnose("verl", folder=unpacked("0.3.0.post1") / "verl").findings
+    names = {f.symbol.rpartition(":")[2] for f in findings if f.status == "broken"}
     assert "register_adv_est" in names
 
 
