@@ -49,6 +49,23 @@ def test_a_batch_counts_sessions_and_leaves_padding_and_errors_out():
     assert session_B.tolist() == [0, 0, 1, 2, 3]
 
 
+def test_a_verdict_of_none_is_left_out_and_one_of_words_is_refused():
+    judged = Settings(GRPO.weights, success="acc", success_at=0.5)
+    infos = [{"acc": True}, {"acc": None}, {"acc": np.float32(0.5)}, {"acc": 0}]
+    batch, _ = rollouts(np.zeros(4), "aaaa", np.ones(4), judged, infos_B=infos)
+    assert batch.mask_B.tolist() == [True, False, True, True]
+    assert batch.successes_B.tolist() == [True, False, True, False]
+    with pytest.raises(UsageError, match="result has 'yes' there, no number"):
+        rollouts(np.zeros(1), "a", np.ones(1), judged, infos_B=[{"acc": "yes"}])
+    with pytest.raises(UsageError, match=r"no such key \(it has score\)"):
+        rollouts(np.zeros(1), "a", np.ones(1), judged, infos_B=[{"score": 1}])
+
+
+def test_an_empty_batch_is_empty():
+    batch, session_B = rollouts(np.zeros(0), [], np.zeros(0), GRPO, keys=[])
+    assert (len(batch.rewards_B), len(session_B)) == (0, 0)
+
+
 def test_evicted_groups_are_counted_by_the_value_they_share():
     assert evicted({0.0: 3, 1.0: 2}, 8, GRPO) == (16, 40)
     assert evicted(None, 8, GRPO) == (0, 0)

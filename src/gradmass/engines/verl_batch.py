@@ -58,8 +58,8 @@ def rollouts(
     """The rollouts behind the rows of a batch.
 
     A session counts once, by the reward and the verdict of its last output. Padding counts not at
-    all. A rollout is unscorable if its reward is NaN, or if its ``verdict`` is ``error``, as the
-    verifiers of ``gradmass.rewards`` say where they failed.
+    all. A rollout is unscorable if its reward or its verdict is NaN or None, or if ``verdict`` is
+    ``error``, as the verifiers of ``gradmass.rewards`` say where they failed.
 
     Args:
         rewards_B: Reward of each row.
@@ -91,12 +91,13 @@ def rollouts(
         dtype=bool,
     )
     mask_R &= ~np.isnan(rewards_R)
+    successes_R, mask_R = _verdicts(rewards_R, infos_R, mask_R, settings, needs_verdicts)
     num_tokens_R = np.bincount(session_B, weights=num_tokens_B, minlength=len(last_R))
     return (
         Batch(
             rewards_B=rewards_R,
             group_ids_B=uids_R,
-            successes_B=_successes(rewards_R, infos_R, mask_R, settings, needs_verdicts),
+            successes_B=successes_R,
             mask_B=mask_R,
             has_tokens_B=num_tokens_R > 0,
             lengths_B=num_tokens_R,
@@ -106,25 +107,25 @@ def rollouts(
     )
 
 
-def _successes(
+def _verdicts(
     rewards_R: np.ndarray,
     infos_R: Sequence[Mapping[str, Any]],
     mask_R: np.ndarray,
     settings: Settings,
     needs_verdicts: bool,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rollouts succeeded, and which are scored at all."""
     key = settings.success
     if key is not None:
-        if any(
-            key not in info for info, is_scored in zip(infos_R, mask_R, strict=True) if is_scored
-        ):
+        is_missing_R = mask_R & np.array([key not in info for info in infos_R], dtype=bool)
+        if is_missing_R.any():
             found = sorted({name for info in infos_R for name in info})
             raise UsageError(
                 f"success = {key!r}: the reward function's result has no such key "
                 f"(it has {', '.join(found) or 'none'})"
             )
-        values_R = np.array([float(info.get(key, 0)) for info in infos_R])
-        return np.asarray(values_R >= settings.success_at)
+        values_R = np.array([_number(key, info.get(key)) for info in infos_R])
+        return values_R >= settings.success_at, mask_R & ~np.isnan(values_R)
     is_other_R = mask_R & (rewards_R != 0) & (rewards_R != 1)
     if needs_verdicts and is_other_R.any():
         raise UsageError(
@@ -132,7 +133,17 @@ def _successes(
             "the rollout succeeded: name the key of the reward function's result that does, as in "
             "algorithm.gradmass.success=acc (the trainers gradmass_* read it)"
         )
-    return np.asarray(rewards_R == 1)
+    return rewards_R == 1, mask_R
+
+
+def _number(key: str, value: Any) -> float:
+    """A verdict as a number, NaN for None."""
+    try:
+        return np.nan if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"success = {key!r}: the reward function's result has {value!r} there, no number"
+        ) from error
 
 
 def evicted(

@@ -52,12 +52,15 @@ def command_for(recipe: Recipe, out_dir: Path, model_path: str, *, num_gpus: int
         The command, word by word.
 
     Raises:
-        UsageError: The recipe asks for what verl does not do.
+        UsageError: The recipe asks for what verl does not do, or the folder cannot be written.
     """
     _check(recipe, num_gpus)
     folder = out_dir.absolute() / "verl"
-    folder.mkdir(parents=True, exist_ok=True)
-    longest = _write_data(recipe, folder, model_path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        longest = _write_data(recipe, folder, model_path)
+    except OSError as error:
+        raise UsageError(f"cannot write what verl reads to {folder}: {error}") from error
     settings = (
         _data(recipe, folder, longest)
         | _policy(recipe, model_path)

@@ -1,6 +1,8 @@
 """A recipe as a run of verl: every override is accepted, and the answers are judged as here."""
 
 import asyncio
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -56,6 +58,25 @@ def test_the_trainer_takes_the_configuration(run, compose):
     config = compose(*overrides(run[2]))
     made = get_trainer_cls(config.trainer.v1.trainer_mode)(config)
     assert made._gradmass.weights[0].label == run[0].weight.label
+
+
+def test_the_command_runs_until_verl_asks_for_a_gpu(run, tmp_path):
+    small = [
+        "ray_kwargs.ray_init.num_cpus=8",
+        "+ray_kwargs.ray_init.include_dashboard=False",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=2",
+    ]
+    done = subprocess.run(
+        [*run[2], *small],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The trainer was found in verl's own process, made, and given its tokenizer and data.
+    assert "Total available GPUs 0 is less than total desired GPUs 1" in done.stderr
+    assert "trainer_base.py" in done.stderr
 
 
 def test_the_prompts_are_the_recipe_s_in_order_and_the_template_adds_nothing(run, compose):
