@@ -58,11 +58,11 @@ def command_for(recipe: Recipe, out_dir: Path, model_path: str, *, num_gpus: int
     folder = out_dir.absolute() / "verl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        longest = _write_data(recipe, folder, model_path)
+        prompts = _write_data(recipe, folder)
     except OSError as error:
         raise UsageError(f"cannot write what verl reads to {folder}: {error}") from error
     settings = (
-        _data(recipe, folder, longest)
+        _data(recipe, folder, _longest(prompts, model_path))
         | _policy(recipe, model_path)
         | _loss(recipe)
         | _run(recipe, folder, num_gpus)
@@ -114,11 +114,10 @@ def _check(recipe: Recipe, num_gpus: int) -> None:
         )
 
 
-def _write_data(recipe: Recipe, folder: Path, model_path: str) -> int:
-    """Write both data sets and the task's description; the tokens of the longest prompt."""
+def _write_data(recipe: Recipe, folder: Path) -> list[str]:
+    """Write both data sets and the task's description; the prompts."""
     import pyarrow
     import pyarrow.parquet
-    from transformers import AutoTokenizer
 
     task, train = recipe.task, recipe.train
     first, *others = task.splits
@@ -138,10 +137,19 @@ def _write_data(recipe: Recipe, folder: Path, model_path: str) -> int:
         draft = folder / f".{name}.parquet.draft"
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
         draft.replace(folder / f"{name}.parquet")
-    tokenizer = AutoTokenizer.from_pretrained(model_path)
-    prompts = {problem.prompt for problems in by_split.values() for problem in problems}
-    tokens = tokenizer(sorted(prompts), add_special_tokens=False)["input_ids"]
-    return max(map(len, tokens))
+    return sorted({problem.prompt for problems in by_split.values() for problem in problems})
+
+
+def _longest(prompts: list[str], model_path: str) -> int:
+    """Tokens of the longest prompt: verl wants to know, and pads to it."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"cannot read the tokenizer of model {model_path!r}: {reason}") from error
+    return max(map(len, tokenizer(prompts, add_special_tokens=False)["input_ids"]))
 
 
 def _data(recipe: Recipe, folder: Path, longest: int) -> dict[str, Any]:

@@ -158,6 +158,15 @@ def test_what_verl_does_not_do_is_refused_and_nothing_is_written(changes, messag
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_or_a_model_that_is_not_there_is_said_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    recipe = Recipe(train=TrainConfig(steps=1))
+    with pytest.raises(UsageError, match=r"cannot write what verl reads to .*file/verl"):
+        command_for(recipe, tmp_path / "file", MODEL)
+    with pytest.raises(UsageError, match="cannot read the tokenizer of model '/no/such'"):
+        command_for(recipe, tmp_path / "run", "/no/such")
+
+
 def test_a_kl_term_and_a_weight_with_another_inside_reach_verl(tmp_path, compose):
     weight = from_spec(Weight, "constant_mass:inner=power,inner.alpha=3")
     recipe = Recipe(
