@@ -56,7 +56,8 @@ $(VERL_INSTALLED): pyproject.toml constraints-verl.txt
 		echo "verl needs Python 3.11 or 3.12; name one: make PYTHON=python3.12 test-verl" >&2; exit 1; }
 	@echo "installing gradmass and verl in .venv-verl, which takes minutes the first time"
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	@# Most of these modules are never imported, so none is compiled ahead.
+	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
 		-r constraints-verl.txt -e .
 	.venv-verl/bin/python -m pip check
 	@touch $@

@@ -51,7 +51,14 @@ def rows(rewards, uids=None, lengths=None, width=5):
 def advantages(compose):
     """The advantages [B, T] that verl's own dispatcher returns for an estimator."""
     from verl import DataProto
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.ray_trainer import compute_advantage
+
+    from gradmass.engines.verl_estimators import Estimator
+
+    for estimator in ADV_ESTIMATOR_REGISTRY.values():
+        if isinstance(estimator, Estimator):  # one a process: it may hold another test's state
+            estimator._alone, estimator.is_kept = None, False
 
     def build(estimator, rewards, uids, gradmass=None, lengths=None, **kwargs):
         rewards_BT, mask_BT, uids_B = rows(rewards, uids, lengths)
