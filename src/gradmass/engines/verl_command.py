@@ -56,6 +56,8 @@ def command_for(recipe: Recipe, out_dir: Path, model_path: str, *, num_gpus: int
     """
     _check(recipe, num_gpus)
     folder = out_dir.absolute() / "verl"
+    if Path(model_path).exists():
+        model_path = str(Path(model_path).absolute())  # Ray's processes start elsewhere
     try:
         folder.mkdir(parents=True, exist_ok=True)
         prompts = _write_data(recipe, folder)
