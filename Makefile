@@ -4,8 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+VERL_INSTALLED := .venv-verl/.installed
 
-.PHONY: help setup check test test-slow test-sandbox test-trl test-browser demo bench docs site
+.PHONY: help setup check test test-slow test-sandbox test-trl test-verl test-browser demo bench docs site
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,6 +36,9 @@ test-browser: $(INSTALLED) ## the explorer in a headless browser: clicks, drags,
 		echo "no browser to test with: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(BIN)/pytest -m browser tests/browser
 
+test-verl: $(VERL_INSTALLED) ## verl's own trainer, estimators and configuration, in .venv-verl
+	OMP_NUM_THREADS=1 .venv-verl/bin/pytest -m verl --confcutdir tests/engines/verl tests/engines/verl
+
 demo: $(INSTALLED) ## train FADE and GRPO on a CPU, and write a report
 	$(BIN)/gradmass demo
 
@@ -58,4 +62,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 		-c constraints.txt -e ".[dev]"
 	@command -v bwrap >/dev/null || \
 		echo "programs are judged in bubblewrap, which is not installed: apt-get install bubblewrap"
+	@touch $@
+
+$(VERL_INSTALLED): pyproject.toml constraints-verl.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { \
+		echo "verl needs Python 3.11 or 3.12; name one: make PYTHON=python3.12 test-verl" >&2; exit 1; }
+	@echo "installing gradmass and verl in .venv-verl, which takes minutes the first time"
+	$(PYTHON) -m venv .venv-verl
+	@# Most of these modules are never imported, so none is compiled ahead.
+	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+		-r constraints-verl.txt -e .
+	.venv-verl/bin/python -m pip check
 	@touch $@

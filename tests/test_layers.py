@@ -46,10 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spectra": {"types", "metrics", "record"},
     "engines": {
         "types",
+        "registry",
         "rewards",
         "tasks",
         "weights",
         "metrics",
+        "tables",
         "config",
         "evaluation",
         "record",

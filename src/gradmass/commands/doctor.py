@@ -19,7 +19,7 @@ from gradmass.engines.upstream import package_folder
 from gradmass.registry import nearest
 from gradmass.types import UsageError
 
-STYLE = {"known": "green", "unknown but compatible": "yellow", "broken": "red"}
+STYLE = {"known": "green", "unknown but compatible": "yellow", "broken": "red", "absent": "dim"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Arguments:
     """Look at installed engines: is each hooked symbol still the one the hooks were tried with?"""
 
     engines: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ENGINE")] = ()
-    """Engines to look at: trl. None given: those that are installed."""
+    """Engines to look at: trl, verl. None given: those that are installed."""
     config: Path | None = None
     """Settings of a run (YAML, JSON or TOML) to look for what would change a weight."""
     json: bool = False

@@ -1,12 +1,14 @@
 """Is the engine that is installed here one that the hooks were written for?"""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gradmass.engines.trl_config import TRANSFORMERS_SYMBOLS, TRIED, TRL_SYMBOLS, Flag, flags
+from gradmass.engines import trl_config, verl_config
+from gradmass.engines.flags import Flag
 from gradmass.engines.upstream import (
     Finding,
     Status,
@@ -25,21 +27,14 @@ class Engine:
     Args:
         packages: Symbols to look for by package; the first package is the engine's own.
         tried: Oldest and newest version the hooks are tried with.
-        config: ``file.py:Class`` whose fields with their defaults are the engine's settings.
+        defaults: The engine's own settings, read from its source.
+        flags: What settings do to a weight.
     """
 
     packages: Mapping[str, tuple[Symbol, ...]]
     tried: tuple[str, str]
-    config: str
-
-
-ENGINES: Mapping[str, Engine] = {
-    "trl": Engine(
-        packages={"trl": TRL_SYMBOLS, "transformers": TRANSFORMERS_SYMBOLS},
-        tried=TRIED,
-        config="trainer/grpo_config.py:GRPOConfig",
-    )
-}
+    defaults: Callable[[Path], dict[str, Any]]
+    flags: Callable[[Mapping[str, Any]], list[Flag]]
 
 
 @dataclass(frozen=True)
@@ -86,8 +81,8 @@ def diagnose(
             continue
         findings += probe(package, place, symbols)
         if package == own and config is not None:
-            config = defaults_of(place, engine.config) | dict(config)
-    found = tuple(flags(config)) if config is not None else ()
+            config = engine.defaults(place) | verl_config.dotted(config)
+    found = tuple(engine.flags(config)) if config is not None else ()
     statuses = [finding.status for finding in findings]
     status: Status = "known"
     if "broken" in statuses or any(flag.severity == "refused" for flag in found):
@@ -118,3 +113,22 @@ def defaults_of(folder: Path, name: str) -> dict[str, Any]:
         if isinstance(value, ast.Constant):
             defaults[item.target.id] = value.value
     return defaults
+
+
+ENGINES: Mapping[str, Engine] = {
+    "trl": Engine(
+        packages={
+            "trl": trl_config.TRL_SYMBOLS,
+            "transformers": trl_config.TRANSFORMERS_SYMBOLS,
+        },
+        tried=trl_config.TRIED,
+        defaults=partial(defaults_of, name="trainer/grpo_config.py:GRPOConfig"),
+        flags=trl_config.flags,
+    ),
+    "verl": Engine(
+        packages={"verl": verl_config.VERL_SYMBOLS},
+        tried=verl_config.TRIED,
+        defaults=verl_config.defaults,
+        flags=verl_config.flags,
+    ),
+}

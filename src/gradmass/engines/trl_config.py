@@ -1,9 +1,9 @@
 """What a GRPOConfig does to a weight after the hook, and what of TRL the hook relies on."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
+from gradmass.engines.flags import Flag, Rule, acting, is_set
 from gradmass.engines.upstream import Symbol
 
 TRAINER = "trainer/grpo_trainer.py:GRPOTrainer"
@@ -50,31 +50,6 @@ TRANSFORMERS_SYMBOLS = (
 TRIED = ("0.27.0", "1.16.0")
 """Oldest and newest TRL the hooks are tried with."""
 
-Severity = Literal["refused", "changes the weight", "replaced"]
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A setting that acts on a weight.
-
-    Args:
-        name: Field of GRPOConfig.
-        value: Its value.
-        severity: Whether the trainer refuses it, whether it changes what a weight says, or is
-            itself replaced by the weight.
-        meaning: What it does, and the way out.
-    """
-
-    name: str
-    value: Any
-    severity: Severity
-    meaning: str
-
-
-def _is_set(value: Any) -> bool:
-    return value not in (None, False, 0, 0.0)
-
-
 LOSSES = {
     "grpo": "divides each answer by its own length: short answers weigh more a token",
     "sapo": "divides each answer by its own length, and its ratio has a temperature for each sign",
@@ -85,7 +60,7 @@ LOSSES = {
     "luspo": "sums over tokens without a constant: long answers weigh more",
 }
 # Field, whether a value acts on the weight, severity, meaning.
-RULES: tuple[tuple[str, Callable[[Any], bool], Severity, str], ...] = (
+RULES: tuple[Rule, ...] = (
     (
         "multi_objective_aggregation",
         lambda value: value == "normalize_then_sum",
@@ -100,19 +75,19 @@ RULES: tuple[tuple[str, Callable[[Any], bool], Severity, str], ...] = (
     ),
     (
         "use_liger_kernel",
-        _is_set,
+        is_set,
         "changes the weight",
         "entropy is estimated from sampled tokens with vLLM; else fade and the like are refused",
     ),
     (
         "mask_truncated_completions",
-        _is_set,
+        is_set,
         "changes the weight",
         "cut answers count in the baseline and have no gradient; logged masses leave them out",
     ),
     (
         "off_policy_mask_threshold",
-        _is_set,
+        is_set,
         "changes the weight",
         "it drops answers of negative weight alone, so m_F is less than logged",
     ),
@@ -124,17 +99,17 @@ RULES: tuple[tuple[str, Callable[[Any], bool], Severity, str], ...] = (
     ),
     (
         "use_adaptive_entropy",
-        _is_set,
+        is_set,
         "changes the weight",
         "a second controller holds the entropy that delta follows",
     ),
     (
         "entropy_coef",
-        _is_set,
+        is_set,
         "changes the weight",
         "the entropy bonus is gradient that no weight governs",
     ),
-    ("beta", _is_set, "changes the weight", "the KL term is gradient that no weight governs"),
+    ("beta", is_set, "changes the weight", "the KL term is gradient that no weight governs"),
     (
         "top_p",
         lambda value: value is not None and value < 1,
@@ -143,13 +118,13 @@ RULES: tuple[tuple[str, Callable[[Any], bool], Severity, str], ...] = (
     ),
     (
         "top_k",
-        _is_set,
+        is_set,
         "changes the weight",
         "entropy is of the whole softmax, not of the truncated one that is sampled from",
     ),
     (
         "min_p",
-        _is_set,
+        is_set,
         "changes the weight",
         "entropy is of the whole softmax, not of the truncated one that is sampled from",
     ),
@@ -173,11 +148,7 @@ def flags(config: Mapping[str, Any]) -> list[Flag]:
     >>> flags({"loss_type": "dr_grpo", "scale_rewards": "none"})
     []
     """
-    found = [
-        Flag(name, config[name], severity, meaning)
-        for name, acts, severity, meaning in RULES
-        if name in config and acts(config[name])
-    ]
+    found = acting(RULES, config)
     loss = config.get("loss_type")
     if loss in LOSSES:
         meaning = f"{LOSSES[loss]}; dr_grpo keeps the gradient masses what the weight says"

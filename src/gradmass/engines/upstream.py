@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-Status = Literal["known", "unknown but compatible", "broken"]
+Status = Literal["known", "unknown but compatible", "broken", "absent"]
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,13 @@ class Symbol:
             an attribute that is set there.
         arguments: First arguments it must take, by name and in order.
         mentions: Calls, attributes or keys that must occur in its body.
+        is_optional: Whether an engine whose file is missing merely lacks what needs the symbol.
     """
 
     name: str
     arguments: tuple[str, ...] = ()
     mentions: tuple[str, ...] = ()
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,16 @@ class Finding:
 
     Args:
         symbol: Its name, with the package.
-        status: One of three.
+        status: Absent where an optional symbol's file is missing.
         detail: The versions with that body, or what is wrong.
     """
 
     symbol: str
     status: Status
     detail: str
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @cache
@@ -142,7 +147,7 @@ def find(folder: Path, name: str) -> tuple[ast.AST | None, str]:
         inner = [
             item
             for item in getattr(node, "body", [])
-            if isinstance(item, ast.FunctionDef | ast.ClassDef) and item.name == part
+            if isinstance(item, DEFINITIONS) and item.name == part
         ]
         if not inner and isinstance(node, ast.FunctionDef) and _sets(node, part):
             continue
@@ -180,11 +185,12 @@ def _probe_one(package: str, folder: Path, symbol: Symbol) -> Finding:
     name = f"{package}/{symbol.name}"
     node, text = find(folder, symbol.name)
     if node is None:
-        return Finding(name, "broken", text)
+        is_absent = symbol.is_optional and not (folder / symbol.name.partition(":")[0]).is_file()
+        return Finding(name, "absent" if is_absent else "broken", text)
     is_attribute = symbol.name.count(".") > 2  # file.py:Class.__init__.name
     if is_attribute:
         return Finding(name, "known", "is set")
-    if isinstance(node, ast.FunctionDef):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = [argument.arg for argument in node.args.posonlyargs + node.args.args]
         first = tuple(arguments[: len(symbol.arguments)])
         if first != symbol.arguments:

@@ -38,6 +38,7 @@ class Batch:
         has_tokens_B: True where a rollout has tokens that reach the loss.
         lengths_B: Sampled tokens of each rollout; None where not known.
         host_weights_B: What the engine itself would multiply the score by; None where not known.
+        evicted: Successes and scored rollouts that the engine drew and filtered out before.
     """
 
     rewards_B: np.ndarray
@@ -47,6 +48,7 @@ class Batch:
     has_tokens_B: np.ndarray
     lengths_B: np.ndarray | None = None
     host_weights_B: np.ndarray | None = None
+    evicted: tuple[int, int] = (0, 0)
 
 
 def uses_entropy(weight: Weight) -> bool:
@@ -169,6 +171,10 @@ class Weigher:
             "groups/all_wrong": all_wrong,
             "groups/mixed": mixed,
         }
+        if batch.evicted[1]:
+            row["rollout/num_evicted"] = float(batch.evicted[1])
+            num_success += batch.evicted[0]
+            num_scored += batch.evicted[1]
         if num_scored:
             row["rollout/solve_rate"] = num_success / num_scored
         if signals.get("entropy_nats") is not None:

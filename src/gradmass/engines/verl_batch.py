@@ -1,0 +1,162 @@
+"""A batch of verl as rollouts: sessions with several outputs, padding, verdicts, evicted groups."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmass.engines.verl_settings import Settings
+from gradmass.engines.weigher import Batch
+from gradmass.rewards import Outcome
+from gradmass.types import UsageError
+
+PADDING = "pad"
+"""Start of the group ids of verl's padding rows; those of rollouts are hexadecimal."""
+
+
+def sessions(keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows are outputs of one session, and which output is its last.
+
+    Args:
+        keys: Of the rows, ``{uid}_{session}_{output}``.
+
+    Returns:
+        Row of each session's last output, and the session of each row.
+
+    >>> last_R, session_B = sessions(["a_0_0", "a_0_1", "a_1_0"])
+    >>> last_R.tolist(), session_B.tolist()
+    ([1, 2], [0, 0, 1])
+    """
+    last: dict[str, tuple[int, int]] = {}
+    names = []
+    for row, key in enumerate(keys):
+        name, _, output = key.rpartition("_")
+        if not (output.isdecimal() and "_" in name):
+            raise UsageError(
+                f"row {key!r} of verl's batch is not named UID_SESSION_OUTPUT "
+                "(gradmass doctor verl says more)"
+            )
+        names.append(name)
+        if name not in last or last[name][0] < int(output):
+            last[name] = (int(output), row)
+    place = {name: i for i, name in enumerate(last)}
+    last_R = np.array([row for _, row in last.values()], dtype=np.int64)
+    return last_R, np.array([place[name] for name in names], dtype=np.int64)
+
+
+def rollouts(
+    rewards_B: np.ndarray,
+    uids_B: Sequence[Any],
+    num_tokens_B: np.ndarray,
+    settings: Settings,
+    *,
+    keys: Sequence[str] | None = None,
+    infos_B: Sequence[Mapping[str, Any]] | None = None,
+    host_B: np.ndarray | None = None,
+    needs_verdicts: bool = True,
+) -> tuple[Batch, np.ndarray]:
+    """The rollouts behind the rows of a batch.
+
+    A session counts once, by the reward and the verdict of its last output. Padding counts not at
+    all. A rollout is unscorable if its reward or its verdict is NaN or None, or if ``verdict`` is
+    ``error``, as the verifiers of ``gradmass.rewards`` say where they failed.
+
+    Args:
+        rewards_B: Reward of each row.
+        uids_B: What the rows of one prompt share.
+        num_tokens_B: Tokens of each row that reach the loss.
+        settings: Which key of the results says who succeeded.
+        keys: Names of the rows; None where verl hands none over: then each row is a rollout.
+        infos_B: What the reward function returned for each row; None where it is not at hand.
+        host_B: The engine's own weight of each row.
+        needs_verdicts: Whether a weight, or a log, needs to know who succeeded.
+
+    Returns:
+        The rollouts, and for each row the index of its rollout.
+
+    Raises:
+        UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing.
+    """
+    last_R = session_B = np.arange(len(rewards_B))
+    if keys is not None:
+        last_R, session_B = sessions(keys)
+    rewards_R = np.asarray(rewards_B, dtype=np.float64)[last_R]
+    uids_R = [str(uids_B[row]) for row in last_R.tolist()]
+    infos_R = [{} if infos_B is None else infos_B[row] for row in last_R.tolist()]
+    mask_R = np.array(
+        [
+            not uid.startswith(PADDING) and info.get("verdict") != Outcome.ERROR
+            for uid, info in zip(uids_R, infos_R, strict=True)
+        ],
+        dtype=bool,
+    )
+    mask_R &= ~np.isnan(rewards_R)
+    successes_R, mask_R = _verdicts(rewards_R, infos_R, mask_R, settings, needs_verdicts)
+    num_tokens_R = np.bincount(session_B, weights=num_tokens_B, minlength=len(last_R))
+    return (
+        Batch(
+            rewards_B=rewards_R,
+            group_ids_B=uids_R,
+            successes_B=successes_R,
+            mask_B=mask_R,
+            has_tokens_B=num_tokens_R > 0,
+            lengths_B=num_tokens_R,
+            host_weights_B=None if host_B is None else host_B[last_R],
+        ),
+        session_B,
+    )
+
+
+def _verdicts(
+    rewards_R: np.ndarray,
+    infos_R: Sequence[Mapping[str, Any]],
+    mask_R: np.ndarray,
+    settings: Settings,
+    needs_verdicts: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rollouts succeeded, and which are scored at all."""
+    key = settings.success
+    if key is not None:
+        is_missing_R = mask_R & np.array([key not in info for info in infos_R], dtype=bool)
+        if is_missing_R.any():
+            found = sorted({name for info in infos_R for name in info})
+            raise UsageError(
+                f"success = {key!r}: the reward function's result has no such key "
+                f"(it has {', '.join(found) or 'none'})"
+            )
+        values_R = np.array([_number(key, info.get(key)) for info in infos_R])
+        return values_R >= settings.success_at, mask_R & ~np.isnan(values_R)
+    is_other_R = mask_R & (rewards_R != 0) & (rewards_R != 1)
+    if needs_verdicts and is_other_R.any():
+        raise UsageError(
+            f"reward {rewards_R[is_other_R][0]:g} is neither 0 nor 1, so it does not say whether "
+            "the rollout succeeded: name the key of the reward function's result that does, as in "
+            "algorithm.gradmass.success=acc (the trainers gradmass_* read it)"
+        )
+    return rewards_R == 1, mask_R
+
+
+def _number(key: str, value: Any) -> float:
+    """A verdict as a number, NaN for None."""
+    try:
+        return np.nan if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"success = {key!r}: the reward function's result has {value!r} there, no number"
+        ) from error
+
+
+def evicted(
+    counts: Mapping[float, int] | None, group_size: int, settings: Settings
+) -> tuple[int, int]:
+    """Successes and rollouts of the groups that verl's filter took out before the batch.
+
+    Args:
+        counts: Groups by the value that all their rollouts share.
+        group_size: Rollouts of a group.
+        settings: What a success is.
+    """
+    least = 1.0 if settings.success is None else settings.success_at
+    counts = counts or {}
+    num_right = sum(count for value, count in counts.items() if float(value) >= least)
+    return num_right * group_size, sum(counts.values()) * group_size

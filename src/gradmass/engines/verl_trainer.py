@@ -1,0 +1,272 @@
+"""The trainers ``gradmass_sync``, ``gradmass_colocate_async`` and ``gradmass_separate_async``.
+
+verl's own trainers of those names, with these steps of theirs extended:
+
+``_compute_advantage``                   hands the estimator entropy, verdicts, names and raw counts
+``_update_actor``                        checks that the loss is given what was written
+``_save_checkpoint``, ``_load_checkpoint``  carry the state
+
+``register`` is called once verl's trainers are there. All of it runs in verl's one driver process.
+"""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmass.engines.state import write_state
+from gradmass.engines.verl_batch import evicted
+from gradmass.engines.verl_checks import check_start
+from gradmass.engines.verl_config import ROLLOUT
+from gradmass.engines.verl_estimators import (
+    SUPPLIED,
+    Step,
+    plain,
+    restore,
+    resumed_from,
+    spread,
+    stepping,
+)
+from gradmass.engines.verl_settings import read_settings
+from gradmass.engines.weigher import Weigher
+from gradmass.types import UsageError
+
+MODES = ("sync", "colocate_async", "separate_async")
+"""Of verl's trainers; ours are called gradmass_MODE."""
+EXACT = "exact softmax entropy"
+SAMPLED = "minus the log-probability of the sampled tokens"
+Base: Any = object
+"""A trainer of verl by the time the mixin is used."""
+
+
+class WeightMixin(Base):
+    """A trainer of verl with the advantages of a policy weight, or with one in its shadow.
+
+    Args:
+        config: Of the run; ``algorithm.gradmass`` as in ``verl_settings.Settings``.
+
+    A session of several outputs counts once. The entropy is that of the policy that is about to be
+    updated, over the response tokens of this very batch. Groups that ``algorithm.filter_groups``
+    evicted count in the solve rate. In shadow mode verl's own estimator runs and nothing is
+    changed.
+
+    Raises:
+        UsageError: At the start, where the configuration or verl itself does not fit; in a step,
+            where the weight refuses the batch, or other advantages reach the loss than were
+            written.
+    """
+
+    gradmass_mode = "sync"
+    """Which of verl's trainers this is."""
+
+    def __init__(self, config: Any) -> None:
+        from omegaconf import open_dict
+
+        algorithm = config.algorithm
+        table = {name: plain(algorithm.get(name)) for name in ("adv_estimator", "gradmass")}
+        self._gradmass_settings = read_settings(table)
+        settings = self._gradmass_settings
+        self._gradmass = Weigher(settings.weights, settings.mode, SUPPLIED)
+        self._gradmass_written: dict[str, float] = {}
+        check_start(config, settings, self._gradmass)
+        with open_dict(config):
+            # verl asks for its own names: an unknown one is taken for an asynchronous trainer.
+            config.trainer.v1.trainer_mode = self.gradmass_mode
+        super().__init__(config)
+
+    # Weigh.
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        step = Step(
+            self._gradmass,
+            self._gradmass_settings,
+            keys=batch.keys,
+            infos_B=infos(batch, self._gradmass_settings.success),
+            signals=self._gradmass_signals(batch, metrics),
+            evicted=self._gradmass_evicted(metrics),
+        )
+        with stepping(step):
+            result = super()._compute_advantage(batch, metrics)
+        if self._gradmass.mode == "shadow":
+            self._gradmass_look(step, batch)
+        elif step.weights_B is None:
+            raise UsageError(
+                "verl computed advantages without the estimator of the weight "
+                "(gradmass doctor verl says more)"
+            )
+        else:
+            self._gradmass_written = dict(zip(batch.keys, step.weights_B.tolist(), strict=True))
+        metrics.update(step.row)
+        return result
+
+    def _gradmass_look(self, step: Step, batch: Any) -> None:
+        """Measure what verl's own estimator wrote; a run under way is not ours to stop."""
+        data = columns(batch, "uid", "rm_scores", "response_mask", "advantages")
+        mask_BT = padded(data["response_mask"])
+        advantages_BT = padded(data["advantages"])
+        host_B, is_even = one_a_row(advantages_BT, mask_BT)
+        try:
+            step.weigh(
+                padded(data["rm_scores"]).sum(-1).double().numpy(),
+                [str(uid) for uid in data["uid"]],
+                mask_BT.sum(-1).numpy(),
+                host_B.double().numpy() if is_even else None,
+            )
+        except UsageError as error:
+            if self._gradmass.num_batches == 0:
+                raise
+            warnings.warn(f"nothing was measured of a batch: {error}", stacklevel=2)
+
+    def _gradmass_signals(self, batch: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        signals: dict[str, Any] = {
+            "step": min(self.global_steps - 1, self.total_training_steps),
+            "num_steps": max(1, self.total_training_steps),
+        }
+        versions = [tag.get("min_global_steps") for tag in batch.tags]
+        known = [int(version) for version in versions if version is not None]
+        if known:
+            signals["policy_lag"] = max(0, self.global_steps - 1 - min(known))
+        if self._gradmass.uses_entropy:
+            nats, kind = self._gradmass_entropy(batch, metrics)
+            temperature = self.config.actor_rollout_ref.rollout.temperature
+            signals["entropy_nats"] = nats
+            signals["entropy_kind"] = (
+                f"verl: {kind}, temperature {temperature:g}, mean over response tokens, of the "
+                "update to come"
+            )
+        return signals
+
+    def _gradmass_entropy(self, batch: Any, metrics: Mapping[str, Any]) -> tuple[float, str]:
+        """Mean over the response tokens of this batch, whatever the loss is averaged over."""
+        correction = self.config.algorithm.get("rollout_correction") or {}
+        if correction.get("bypass_mode", False):
+            rollout = self.config.actor_rollout_ref.rollout
+            if rollout.top_p < 1 or rollout.top_k > 0:
+                raise UsageError(
+                    "algorithm.rollout_correction.bypass_mode measures no entropy, and that of "
+                    f"the sampled tokens is not the policy's with {ROLLOUT}.top_p = "
+                    f"{rollout.top_p}, top_k = {rollout.top_k}: turn one of them off"
+                )
+            data = columns(batch, "old_log_probs", "response_mask")
+            return -token_mean(data["old_log_probs"], data["response_mask"]), SAMPLED
+        if self.config.actor_rollout_ref.actor.loss_agg_mode == "token-mean":
+            if "actor/entropy" not in metrics:
+                raise UsageError(
+                    "verl measured no entropy before its advantages (gradmass doctor verl says "
+                    "more)"
+                )
+            return max(0.0, float(metrics["actor/entropy"])), EXACT
+        data = columns(batch, "entropy", "response_mask")
+        return max(0.0, token_mean(data["entropy"], data["response_mask"])), EXACT
+
+    def _gradmass_evicted(self, metrics: Mapping[str, Any]) -> tuple[int, int]:
+        from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
+
+        counts = metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY)
+        size = self.config.actor_rollout_ref.rollout.n
+        return evicted(counts, size, self._gradmass_settings)
+
+    # Watch.
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        if self._gradmass.mode == "weight":
+            self._gradmass_watch(batch)
+        return super()._update_actor(batch, metrics)
+
+    def _gradmass_watch(self, batch: Any) -> None:
+        """Stop the run unless the advantages that the workers will read are the ones written."""
+        unseen = [key for key in batch.keys if key not in self._gradmass_written]
+        if unseen:
+            raise UsageError(
+                f"the loss was given row {unseen[0]!r} that no weight has seen (gradmass doctor "
+                "verl says more)"
+            )
+        data = columns(batch, "advantages", "response_mask")
+        written_B = torch.tensor([self._gradmass_written[key] for key in batch.keys])
+        mask_BT, given_BT = padded(data["response_mask"]), padded(data["advantages"])
+        if given_BT.shape != mask_BT.shape or not torch.equal(given_BT, spread(written_B, mask_BT)):
+            raise UsageError(
+                "the advantages that reached the loss are not the weights that were written: "
+                "something normalised or changed them after the weight, and no update was made"
+            )
+
+    # Remember.
+
+    def _save_checkpoint(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        # Before the rest of the checkpoint, so that none is ever without it.
+        write_state(folder, self._gradmass.state_dict())
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        folder = resumed_from(self.config)
+        if self.global_steps and folder is not None:
+            restore(self._gradmass, folder)
+
+
+def columns(batch: Any, *names: str) -> Any:
+    """Columns of a batch from TransferQueue, by name; those that do not exist are left out."""
+    import transfer_queue as tq
+
+    return tq.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names)
+    )
+
+
+def infos(batch: Any, success: str | None) -> list[Mapping[str, Any]]:
+    """What the reward function returned for each row, as far as it is told.
+
+    verl keeps it with the rollouts; a reward model on the trainer's own GPUs writes each key as a
+    column.
+    """
+    names = {"verdict", success} - {None}
+    data = columns(batch, "extra_fields", *sorted(str(name) for name in names))
+    found: list[dict[str, Any]] = [{} for _ in batch.keys]
+    for name in names & set(data.keys()):
+        for info, value in zip(found, data[name], strict=True):
+            info[str(name)] = getattr(value, "data", value)
+    if "extra_fields" in data.keys():  # noqa: SIM118 (a TensorDict's own "in" is another)
+        for info, value in zip(found, data["extra_fields"], strict=True):
+            fields = getattr(value, "data", value)
+            if isinstance(fields, Mapping):
+                info.update(fields.get("reward_extra_info") or {})
+    return list(found)
+
+
+def padded(values: Tensor) -> Tensor:
+    """Rows of different lengths as one matrix, 0 after the end of each."""
+    return values.to_padded_tensor(0) if values.is_nested else values
+
+
+def token_mean(values: Tensor, mask: Tensor) -> float:
+    """Mean of the tokens that a mask keeps."""
+    values_BT, mask_BT = padded(values).double(), padded(mask) > 0
+    return float(values_BT[mask_BT].mean()) if bool(mask_BT.any()) else 0.0
+
+
+def one_a_row(advantages_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, bool]:
+    """The advantage of each row, and whether every row has one alone (those of a critic do not)."""
+    is_token_BT = mask_BT > 0
+    first_B = is_token_BT.int().argmax(dim=1, keepdim=True)
+    host_B = advantages_BT.gather(1, first_B).squeeze(1) * is_token_BT.any(dim=1)
+    return host_B, torch.equal(advantages_BT, spread(host_B, mask_BT).to(advantages_BT))
+
+
+def register() -> None:
+    """Register a trainer for each of verl's."""
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, register_trainer
+
+    for mode in MODES:
+        name = f"gradmass_{mode}"
+        if mode in TRAINER_REGISTRY and name not in TRAINER_REGISTRY:
+            base = TRAINER_REGISTRY[mode]
+            fields = {
+                "gradmass_mode": mode,
+                "__module__": __name__,
+                "__doc__": WeightMixin.__doc__,
+            }
+            register_trainer(name)(type(f"Weighted{base.__name__}", (WeightMixin, base), fields))
