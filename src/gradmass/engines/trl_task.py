@@ -42,13 +42,10 @@ class TaskReward:
         self.judged: list[Judged] = []
         """The last batch."""
 
-    def __call__(
-        self,
-        completion_ids: Sequence[Sequence[int]],
-        problem_id: Sequence[str],
-        **columns: Any,
-    ) -> list[float | None]:
-        """The rewards of a batch; TRL passes prompts, completions and columns by name."""
+    def judge(
+        self, problem_ids: Sequence[str], completion_ids: Sequence[Sequence[int]]
+    ) -> list[Judged]:
+        """Judge answers given as tokens, with the end token where they ended."""
         end = self.tokenizer.eos_token_id
         tokens_B = [list(tokens) for tokens in completion_ids]
         ended_B = [bool(tokens) and tokens[-1] == end for tokens in tokens_B]
@@ -58,12 +55,22 @@ class TaskReward:
             )
             for tokens, is_ended in zip(tokens_B, ended_B, strict=True)
         ]
-        problems_B = [self.problems[key] for key in problem_id]
+        problems_B = [self.problems[key] for key in problem_ids]
         verdicts_B = judge(self.task, problems_B, texts_B, ended_B)
-        self.judged = [
+        return [
             Judged(text, verdict, len(tokens))
             for text, verdict, tokens in zip(texts_B, verdicts_B, tokens_B, strict=True)
         ]
+
+    def __call__(
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        problem_id: Sequence[str],
+        **columns: Any,
+    ) -> list[float | None]:
+        """The rewards of a batch; TRL passes prompts, completions and columns by name."""
+        self.judged = self.judge(problem_id, completion_ids)
+        verdicts_B = [judged.verdict for judged in self.judged]
         return [float(v.is_right) if v.is_scorable else None for v in verdicts_B]
 
 

@@ -56,8 +56,8 @@ def judge(
 ) -> Verdict:
     """A verdict on an answer given as tokens, with the end token if it ended."""
     task, problems = _reward(str(extra_info["task"]), str(extra_info["split"]))
-    (verdict,) = TaskReward(task, problems, tokenizer).judge([problem_id], [tokens])
-    return verdict
+    (judged,) = TaskReward(task, problems, tokenizer).judge([problem_id], [tokens])
+    return judged.verdict
 
 
 def result_of(verdict: Verdict) -> dict[str, Any]:
