@@ -102,6 +102,7 @@ def local_model(
         longest_prompt,
         lost_characters,
     )
+    from gradmass.training.rollout import end_tokens
 
     folder = find_model(arguments.model) if run_model is None else str(run_model)
     model, tokenizer = load_model(folder)
@@ -115,7 +116,7 @@ def local_model(
         prompt_format = arguments.prompt
     ends = None
     if run_model is None:
-        ends = generate.end_tokens(model, tokenizer)
+        ends = end_tokens(model, tokenizer)
         start = generate.start_text(tokenizer)
         render = start.__add__
     if prompt_format == "chat":
