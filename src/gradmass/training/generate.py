@@ -129,7 +129,10 @@ class LocalEngine:
         token_BT = torch.full_like(draws_BT, self._tokenizer.pad_token_id, dtype=torch.long)
         length_B = torch.zeros_like(token_BT[:, 0])
         is_ended_B = torch.zeros_like(length_B, dtype=torch.bool)
-        rows_N, is_live_N1 = torch.arange(len(draws_BT), device=draws_BT.device), ~is_ended_B[:, None]
+        rows_N, is_live_N1 = (
+            torch.arange(len(draws_BT), device=draws_BT.device),
+            ~is_ended_B[:, None],
+        )
         for t in range(draws_BT.shape[1]):
             token_N1 = _draw(decoder.logits_BV, draws_BT[rows_N, t, None], self._sampling)
             live_N = is_live_N1[:, 0]
@@ -138,7 +141,9 @@ class LocalEngine:
             was_live_N1, is_live_N1 = is_live_N1, is_live_N1 & ~torch.isin(token_N1, ends)
             if self._stops.texts:
                 first = max(0, t + 1 - self._stops.num_tokens)
-                is_live_N1 = is_live_N1 & ~self._is_stopped(token_BT[rows_N, first : t + 1], is_live_N1)
+                is_live_N1 = is_live_N1 & ~self._is_stopped(
+                    token_BT[rows_N, first : t + 1], is_live_N1
+                )
             is_ended_B[live] = ~is_live_N1[live_N, 0]
             if t + 1 == draws_BT.shape[1] or not bool(is_live_N1.any()):
                 break

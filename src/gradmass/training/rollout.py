@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.training.cache import make_room
+from gradmass.training.terms import LOGITS_AT_ONCE, answer_token_terms
 from gradmass.types import UsageError
 
 
@@ -248,22 +249,40 @@ def answer_logprobs(model: PreTrainedModel, rollouts: Rollouts, rows: Tensor) ->
     Returns:
         Shape ``[N, T]``, 0 at padding.
     """
-    answer_NT, mask_NT = rollouts.answer_BT[rows], rollouts.answer_mask_BT[rows]
-    prompt_mask_NT = rollouts.prompt_mask_BT[rows]
-    attention_NT = torch.cat([prompt_mask_NT, mask_NT], dim=1)
-    logits_NTV = model(
-        input_ids=torch.cat([rollouts.prompt_BT[rows], answer_NT], dim=1),
-        attention_mask=attention_NT,
-        position_ids=(attention_NT.cumsum(1) - 1).clamp(min=0),
-        use_cache=False,
-        logits_to_keep=answer_NT.shape[1] + 1,
-    ).logits[:, :-1]
-    logprobs_NTV = logits_NTV.float().log_softmax(-1)
-    return logprobs_NTV.gather(-1, answer_NT[..., None]).squeeze(-1) * mask_NT
+    return answer_terms(model, rollouts, rows, with_entropy=False)[0]
+
+
+def answer_terms(
+    model: PreTrainedModel, rollouts: Rollouts, rows: Tensor, *, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """``answer_logprobs``, and the entropies in nats of the distributions; both carry the gradient.
+
+    Args:
+        model: The policy.
+        rollouts: The batch.
+        rows: Indices of the rollouts, shape ``[N]``.
+        with_entropy: Whether entropies are wanted; None stands for them otherwise.
+
+    Returns:
+        Shapes ``[N, T]``, 0 at padding. A word that is impossible adds nothing to an entropy.
+    """
+    return answer_token_terms(
+        model,
+        rollouts.prompt_BT[rows],
+        rollouts.prompt_mask_BT[rows],
+        rollouts.answer_BT[rows],
+        rollouts.answer_mask_BT[rows],
+        with_entropy=with_entropy,
+    )
 
 
 def _draw(logits_BV: Tensor, draws_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A token for each row with its log-probability and the entropy of its distribution."""
+    num_rows = max(1, LOGITS_AT_ONCE[logits_BV.device.type] // logits_BV.shape[-1])
+    if len(logits_BV) > num_rows:  # float64 copies of all would be many times the model's own
+        pieces = zip(logits_BV.split(num_rows), draws_B1.split(num_rows), strict=True)
+        parts = [_draw(logits, draws) for logits, draws in pieces]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
     logprobs_BV = logits_BV.float().log_softmax(-1)
     probabilities_BV = logprobs_BV.exp()
     token_B1 = pick(probabilities_BV, draws_B1)
