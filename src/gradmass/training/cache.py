@@ -31,7 +31,8 @@ class _Room:
     def __init__(self, layer: DynamicLayer, row_B: Tensor, room: int) -> None:
         # What the layer it stands for knows; its keys and values are replaced by ``_show``.
         self.__dict__.update(vars(layer))
-        assert layer.keys is not None and layer.values is not None
+        assert layer.keys is not None
+        assert layer.values is not None
         self._start, self._end = 0, layer.keys.shape[-2]
         self._keys_BHTD = _with_room(layer.keys, row_B, room)
         self._values_BHTD = _with_room(layer.values, row_B, room)

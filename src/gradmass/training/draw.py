@@ -105,7 +105,8 @@ class BatchSource:
         recipe, config, clock = self._recipe, self._recipe.train, Clock()
         policy_step = max(0, step - config.policy_lag)
         if config.policy_lag:
-            self._sampler.load_state_dict(self._past[policy_step - updates_done - 1])
+            past = self._past[policy_step - updates_done - 1]
+            self._sampler.load_state_dict(past, strict=False)  # what is not trained stays
         num_prompts = config.prompts_per_step
         batch_idx = step // config.updates_per_batch
         first = batch_idx * num_prompts

@@ -230,24 +230,33 @@ def start_text(tokenizer: PreTrainedTokenizerFast) -> str:
     return ""
 
 
-def chat_renderer(tokenizer: PreTrainedTokenizerFast, name: str) -> Callable[[str], str]:
+def chat_renderer(
+    tokenizer: PreTrainedTokenizerFast, name: str, system: str = ""
+) -> Callable[[str], str]:
     """Render a prompt as a user's turn, with the start of the model's.
 
     Args:
         tokenizer: Whose chat template it is.
         name: Of the model, for messages.
+        system: A system message before it; none if empty.
 
     Raises:
         UsageError: There is no chat template; on rendering, where the template fails.
     """
     if tokenizer.chat_template is None:
-        raise UsageError(f"the tokenizer of {name!r} has no chat template: use --prompt plain")
+        raise UsageError(
+            f"the tokenizer of {name!r} has no chat template: use --prompt plain, or in a recipe "
+            'prompt.template = "plain"'
+        )
     import jinja2
 
+    before = [{"role": "system", "content": system}] if system else []
+
     def render(prompt: str) -> str:
+        messages = [*before, {"role": "user", "content": prompt}]
         try:
             text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+                messages, tokenize=False, add_generation_prompt=True
             )
         except jinja2.TemplateError as error:
             raise UsageError(

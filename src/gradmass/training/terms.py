@@ -29,7 +29,7 @@ def answer_token_terms(
 
     Few logits are made at once. Many (a vocabulary of 150,000 words) are made in pieces, of answer
     tokens alone, and made again for the gradient: memory then follows the hidden states, not the
-    vocabulary. Either way the logits are those of the model's own forward, caps and scales included.
+    vocabulary. Either way logits are those of the model's own forward, with its caps and scales.
 
     Args:
         model: The policy.

@@ -5,7 +5,6 @@ evaluate, record. Every random draw is fixed by the seed and the step, so the sa
 same rows, and a run that was interrupted goes on as if it had not been.
 """
 
-import copy
 import math
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradmass.config import OptimConfig, Recipe
+from gradmass.config import Recipe
 from gradmass.record import Run, RunWriter
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
@@ -26,7 +25,9 @@ from gradmass.training.draw import BatchSource, weigh_batch
 from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
 from gradmass.training.loss import batch_loss, loss_denominator
-from gradmass.training.model import check_fit, load_model, save_model
+from gradmass.training.masters import make_optimizer, trained_parameters
+from gradmass.training.model import check_fit, save_model
+from gradmass.training.policy import copy_policy, dressed_task, load_policy
 from gradmass.training.probes import Probes
 from gradmass.training.probes.batch import reach_row
 from gradmass.types import UsageError
@@ -51,18 +52,18 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         UsageError: The policy diverged, or the recipe does not fit the model or the task.
     """
     config, task, weight = recipe.train, recipe.task, recipe.weight
-    torch.set_num_threads(resolve_threads(recipe).train.threads)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    policy, tokenizer, stored_dtype = load_policy(recipe.model, recipe.lora, recipe.seed)
+    task = dressed_task(recipe.prompt, task, tokenizer, recipe.model.path)
+    recipe = replace(recipe, task=task)
     problems = task.problems(task.splits[0], config.num_problems)
-    policy, tokenizer = load_model(recipe.model.path)
-    stored_dtype = policy.dtype
-    # An update of RL is smaller than the spacing of bf16: parameters are trained in float32.
-    policy = policy.float()
     asked = [task.problems(split, recipe.eval.num_problems) for split in task.splits[1:]]
     prompts = [problem.prompt for split in (problems, *asked) for problem in split]
     check_fit(policy, tokenizer, prompts, config.max_new_tokens)
     for split in asked:
         check_answers(tokenizer, task, split)
-    start_policy = copy.deepcopy(policy) if recipe.loss.kl_coef > 0 else None
+    start_policy = copy_policy(policy) if recipe.loss.kl_coef > 0 else None
     evaluator = Evaluator(recipe, policy)
     # Copies of the policy after the last updates, oldest first; batches are drawn from the oldest.
     past: deque[dict[str, Tensor]] = deque(maxlen=config.policy_lag + 1)
@@ -72,16 +73,17 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         optimizer = make_optimizer(recipe.optim, policy)
     else:
         step, weight_state = writer.resumed_from.step, writer.resumed_from.weight_state
-        policy, _ = load_model(str(writer.resumed_from.folder))
+        saved_at = writer.resumed_from.folder
+        policy, *_ = load_policy(recipe.model, recipe.lora, recipe.seed, saved_at)
         optimizer = make_optimizer(recipe.optim, policy)
         file = writer.resumed_from.folder / TRAINER_FILE
         try:
-            saved = torch.load(file, weights_only=True)
+            saved = torch.load(file, weights_only=True, map_location=policy.device)
             optimizer.load_state_dict(saved["optimizer"])
             past.extend(saved["past"])
         except Exception as error:  # what torch raises depends on where the file is damaged
             raise UsageError(f"cannot resume: {file} is missing or damaged") from error
-    sampler = copy.deepcopy(policy) if config.policy_lag else policy
+    sampler = copy_policy(policy) if config.policy_lag else policy
     recorded = Run(writer.path)
     probes = Probes(
         recipe,
@@ -146,12 +148,6 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
     return is_finished
 
 
-def resolve_threads(recipe: Recipe) -> Recipe:
-    """The recipe with torch's own number of threads where it gives none: results depend on it."""
-    threads = recipe.train.threads or torch.get_num_threads()
-    return replace(recipe, train=replace(recipe.train, threads=threads))
-
-
 def update(
     recipe: Recipe,
     policy: PreTrainedModel,
@@ -173,7 +169,8 @@ def update(
     )
     rows = is_used_B.nonzero()[:, 0]
     # A gradient of zeros, not of None: the optimiser's averages decay on a batch without signal.
-    for parameter in policy.parameters():
+    parameters = trained_parameters(optimizer)
+    for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     row: Row = {"loss/value": 0.0, "loss/clip_share": 0.0, "loss/num_trained": len(rows)}
     loss = None
@@ -191,7 +188,7 @@ def update(
         row |= {"loss/value": loss.value.item(), "loss/clip_share": loss.clip_share}
         if start_policy is not None:
             row["loss/kl_nats"] = loss.kl_nats
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), recipe.optim.max_grad_norm)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, recipe.optim.max_grad_norm)
     row["optim/grad_norm"] = float(norm)
     if not (math.isfinite(row["loss/value"]) and math.isfinite(row["optim/grad_norm"])):
         raise UsageError(
@@ -206,19 +203,10 @@ def update(
     return row | clock.laps
 
 
-def make_optimizer(config: OptimConfig, policy: PreTrainedModel) -> torch.optim.Optimizer:
-    """AdamW, or gradient descent without momentum."""
-    if config.type == "adamw":
-        return torch.optim.AdamW(
-            policy.parameters(),
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
-    return torch.optim.SGD(policy.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-
-
 def copy_parameters(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The parameters as they are now."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    """The parameters that are trained, as they are now."""
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in model.named_parameters()
+        if tensor.requires_grad
+    }
