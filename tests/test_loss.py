@@ -6,9 +6,7 @@ import random
 import pytest
 import torch
 
-from gradmass.config import LossConfig
-from gradmass.training.loss import loss_denominator, policy_loss
-from gradmass.training.rollout import Rollouts
+from gradmass.training.loss import policy_loss
 
 NUM_CASES = 40
 
@@ -97,7 +95,7 @@ def run(case, dtype=torch.float64, weights_dtype=None):
         torch.tensor(case["behaviour"], dtype=dtype),
         torch.tensor(case["weights"], dtype=weights_dtype or dtype),
         torch.tensor(case["mask"]),
-        denominator=case["denominator"],
+        denominator_N=torch.full((len(case["weights"]),), case["denominator"], dtype=torch.float64),
         clip_low=case["clip_low"],
         clip_high=case["clip_high"],
         reference_logprobs_NT=None if reference is None else torch.tensor(reference, dtype=dtype),
@@ -281,13 +279,3 @@ def test_weights_of_any_dtype_give_a_loss_of_the_policy_s_dtype(weights_dtype):
     loss, gradient = run(case, dtype=torch.float32, weights_dtype=weights_dtype)
     assert loss.value.dtype == gradient.dtype == torch.float32
     assert loss.value.item() == pytest.approx(0.75 * math.exp(0.1), rel=1e-6)
-
-
-def test_denominators_count_rollouts_times_limit_or_answer_tokens():
-    lengths, limit = [1, 4, 2], 9
-    mask = torch.tensor([[t < length for t in range(4)] for length in lengths])
-    empty = torch.zeros(3, 4)
-    rollouts = Rollouts(empty, mask, empty, mask, empty, empty, torch.ones(3, dtype=torch.bool))
-    constant = loss_denominator(LossConfig(aggregation="constant"), rollouts, limit)
-    by_token = loss_denominator(LossConfig(aggregation="token-mean"), rollouts, limit)
-    assert (constant, by_token) == (27.0, 7.0)

@@ -229,19 +229,20 @@ def test_two_problems_of_one_id_and_an_empty_prompt_are_refused(copy_task, polic
         check_fit(policy, tokenizer, ["1=", ""], 4)
 
 
+@pytest.mark.parametrize("name", ["trainer.pt", "recipe.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_damaged_trainer_state_is_one_line(tmp_path, damage):
+def test_a_damaged_trainer_state_is_one_line(tmp_path, damage, name):
     path = tmp_path / "run"
     run(RECIPE, path)
     state = (path / "state.json").read_text()
     (path / "state.json").write_text(state.replace('"finished"', '"interrupted"'))
-    file = Run(path).model_dir / "trainer.pt"
+    file = Run(path).model_dir / name
     if damage == "cut":
-        file.write_bytes(file.read_bytes()[:1000])
+        file.write_bytes(file.read_bytes()[:100])
     else:
         file.unlink()
     writer = RunWriter.resume(path, {})
-    with pytest.raises(UsageError, match=r"cannot resume: .*trainer\.pt is missing or damaged"):
+    with pytest.raises(UsageError, match=rf"cannot resume: .*{name} is missing or damaged"):
         train(RECIPE, writer, lambda row: None)
     writer.close()
 
@@ -250,7 +251,7 @@ def test_a_checkpoint_that_cannot_be_saved_says_how_to_go_on(tmp_path, monkeypat
     def full(*_):
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("gradmass.training.train.save_model", full)
+    monkeypatch.setattr("gradmass.training.learner.save_model", full)
     with pytest.raises(UsageError, match=r"cannot save the checkpoint .* go on with --resume"):
         run(RECIPE, tmp_path / "run")
 
@@ -300,7 +301,8 @@ def test_the_time_of_a_batch_counts_once_and_the_lag_grows_with_its_updates(tmp_
         (lambda: OptimConfig(type="adam"), "optim.type must be one of adamw, sgd, got 'adam'"),
         (
             lambda: LossConfig(aggregation="sum"),
-            "loss.aggregation must be one of constant, token-mean, got 'sum'",
+            "loss.aggregation must be one of constant, token-mean, seq-mean-token-mean, "
+            "seq-mean-token-sum, got 'sum'",
         ),
     ],
 )

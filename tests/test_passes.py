@@ -19,7 +19,7 @@ from gradmass.config import LossConfig
 from gradmass.tasks.countdown import Countdown
 from gradmass.training import terms
 from gradmass.training.evaluate import evaluate_exactly
-from gradmass.training.loss import batch_loss
+from gradmass.training.loss import batch_loss, joined
 from gradmass.training.passes import part, passes
 from gradmass.training.rollout import answer_logprobs, answer_terms, sample, uniforms
 
@@ -116,7 +116,7 @@ def test_gradients_of_passes_add_up_to_that_of_the_batch(
     wanted = gradients(expected, policy)
 
     policy.zero_grad()
-    total, seen = 0.0, []
+    parts, seen = [], []
     for some, rows in passes(rollouts, torch.arange(len(PROMPTS) * G), tokens_at_once):
         width = some.prompt_BT.shape[1] + some.answer_BT.shape[1]
         assert len(rows) == 1 or len(rows) * width <= tokens_at_once
@@ -127,13 +127,16 @@ def test_gradients_of_passes_add_up_to_that_of_the_batch(
             some,
             weights_B[rows],
             torch.arange(len(rows)),
-            float(denominator),
+            torch.full((len(rows),), float(denominator)),
         )
         loss.value.backward()
-        total += loss.value.item()
+        parts.append(loss)
         seen += rows.tolist()
     assert sorted(seen) == list(range(len(PROMPTS) * G))
-    assert total == pytest.approx(expected.item(), abs=1e-5)
+    whole = joined(parts)
+    assert whole.value.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert whole.length_N.tolist() == rollouts.answer_mask_BT.sum(1)[seen].tolist()
+    assert whole.has_weight_N.tolist() == (weights_B[seen] != 0).tolist()
     close({name: p.grad for name, p in policy.named_parameters()}, wanted)
 
 

@@ -32,6 +32,7 @@ from gradmass.weights import WEIGHTS
 
 P, G, T = 6, 4, 20
 DENOMINATOR = float(P * G * T)
+DENOMINATOR_B = torch.full((P * G,), DENOMINATOR, dtype=torch.float64)
 
 
 def make_batch(policy, tokenizer, weights_PG=None, mask_PG=None, drift=0.0):
@@ -62,7 +63,10 @@ def make_batch(policy, tokenizer, weights_PG=None, mask_PG=None, drift=0.0):
         "num_steps": 10,
     }
     weights_B = torch.as_tensor(weights_PG.reshape(-1), dtype=torch.float32)
-    return Batch(0, rollouts, successes_PG, mask_PG, weights_PG, weights_B, {}, signals, {}, {})
+    in_loss_PG = np.ones((P, G), dtype=bool)
+    return Batch(
+        0, rollouts, successes_PG, mask_PG, in_loss_PG, weights_PG, weights_B, {}, signals, {}, {}
+    )
 
 
 def token_coefficients(policy, batch, weight, i, config):
@@ -109,7 +113,7 @@ def test_the_parts_by_verdict_are_those_of_the_loss(policy, tokenizer, drift):
             },
         )
         parts[side] /= DENOMINATOR
-    row = verdict_gradients(config, policy, None, batch, DENOMINATOR)
+    row = verdict_gradients(config, policy, None, batch, DENOMINATOR_B)
     right, wrong = (float(parts[side].norm()) for side in (True, False))
     assert row["gradient/right_norm"] == pytest.approx(right, rel=1e-4)
     assert row["gradient/wrong_norm"] == pytest.approx(wrong, rel=1e-4)
@@ -117,7 +121,7 @@ def test_the_parts_by_verdict_are_those_of_the_loss(policy, tokenizer, drift):
     assert row["gradient/cosine"] == pytest.approx(cosine, abs=1e-4)
     # They sum to the gradient of the update.
     rows = (batch.weights_B != 0).nonzero()[:, 0]
-    loss = batch_loss(config, policy, None, batch.rollouts, batch.weights_B, rows, DENOMINATOR)
+    loss = batch_loss(config, policy, None, batch.rollouts, batch.weights_B, rows, DENOMINATOR_B)
     loss.value.backward()
     whole = torch.cat([p.grad.double().reshape(-1) for p in policy.parameters()])
     assert float((parts[True] + parts[False] - whole).norm()) < 1e-4 * float(whole.norm())
@@ -130,16 +134,16 @@ def test_a_kl_term_pushes_rollouts_without_weight_and_is_reported_apart(policy, 
     batch = make_batch(policy, tokenizer, weights_PG=np.zeros((P, G)))
     config = LossConfig(kl_coef=0.1)
     start = make_shifted(policy)
-    row = verdict_gradients(config, policy, start, batch, DENOMINATOR)
+    row = verdict_gradients(config, policy, start, batch, DENOMINATOR_B)
     assert row["gradient/right_norm"] == row["gradient/wrong_norm"] == 0
     assert row["gradient/cosine"] is None
     assert row["gradient/kl_norm"] > 0
     # Twice the coefficient, twice the gradient; none where both policies agree.
-    twice = verdict_gradients(LossConfig(kl_coef=0.2), policy, start, batch, DENOMINATOR)
+    twice = verdict_gradients(LossConfig(kl_coef=0.2), policy, start, batch, DENOMINATOR_B)
     assert twice["gradient/kl_norm"] == pytest.approx(2 * row["gradient/kl_norm"], rel=1e-5)
-    same = verdict_gradients(config, policy, policy, batch, DENOMINATOR)
+    same = verdict_gradients(config, policy, policy, batch, DENOMINATOR_B)
     assert same["gradient/kl_norm"] == pytest.approx(0, abs=1e-6)
-    assert "gradient/kl_norm" not in verdict_gradients(config, policy, None, batch, DENOMINATOR)
+    assert "gradient/kl_norm" not in verdict_gradients(config, policy, None, batch, DENOMINATOR_B)
 
 
 def make_shifted(policy):

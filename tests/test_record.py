@@ -443,7 +443,7 @@ def test_a_checkpoint_whose_saving_fails_leaves_the_one_before(tmp_path):
         (folder / "model").write_text("half")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UsageError, match=r"run: disk full; .* --resume"):
         writer.checkpoint(1, {"seen": 1}, "running", fail)
     writer.fail()
     writer.close()

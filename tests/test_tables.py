@@ -72,13 +72,25 @@ group_size = 5
 max_new_tokens = 11
 updates_per_batch = 2
 policy_lag = 1
+max_lag = 0
+max_error_rate = 0.25
 checkpoint_every = 3
 threads = 1
 [loss]
 clip_low = 0.1
 clip_high = 0.28
 aggregation = "token-mean"
+truncated = "mask"
+importance_cap = 2
 kl_coef = 1
+kl_estimator = "k2"
+[entropy]
+coef = 0.1
+is_adaptive = true
+target = 0.5
+step = 0.01
+min = 0.05
+max = 0.2
 [optim]
 type = "sgd"
 lr = 1e-3
@@ -148,7 +160,7 @@ def test_every_field_of_a_recipe_is_read_and_written(tmp_path):
         assert tables[section] != default_tables[section]
         if not isinstance(fields, dict):
             continue
-        for key in fields.keys() - {"type", "threads"}:
+        for key in fields.keys() - {"type", "threads", "max_lag"}:
             assert tables[section][key] != default_tables[section][key], (section, key)
     assert recipe.optim == OptimConfig(
         type="sgd", lr=1e-3, betas=(0.8, 0.0), weight_decay=0.1, max_grad_norm=2.0
@@ -512,6 +524,27 @@ def test_a_number_of_a_supervised_start_that_is_not_finite_is_refused(key):
         ),
         (LossConfig, {"clip_low": 1.5}, "loss.clip_low must be within [0, 1], got 1.5"),
         (LossConfig, {"clip_high": -0.1}, "loss.clip_high must be finite and at least 0, got -0.1"),
+        (
+            LossConfig,
+            {"truncated": "drop"},
+            "loss.truncated must be one of count, mask, exclude, got 'drop'",
+        ),
+        (
+            LossConfig,
+            {"kl_estimator": "k4"},
+            "loss.kl_estimator must be one of k1, k2, k3, got 'k4'",
+        ),
+        (
+            LossConfig,
+            {"importance_cap": -1.0},
+            "loss.importance_cap must be finite and at least 0, got -1.0",
+        ),
+        (TrainConfig, {"max_lag": -1}, "train.max_lag must be at least 0, got -1"),
+        (
+            TrainConfig,
+            {"max_error_rate": 1.5},
+            "train.max_error_rate must be within [0, 1], got 1.5",
+        ),
         (LossConfig, {"kl_coef": -0.1}, "loss.kl_coef must be finite and at least 0, got -0.1"),
         (OptimConfig, {"lr": 0.0}, "optim.lr must be finite and above 0, got 0.0"),
         (OptimConfig, {"max_grad_norm": 0.0}, "optim.max_grad_norm must be finite and above 0"),

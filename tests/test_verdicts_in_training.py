@@ -12,6 +12,7 @@ from gradmass.record import Run, RunWriter
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tables import to_tables
 from gradmass.tasks import Problem, Task
+from gradmass.training.draw import check_errors
 from gradmass.training.train import train
 from gradmass.types import UsageError
 from gradmass.weights.grpo import Grpo
@@ -62,9 +63,49 @@ def run(tmp_path, down):
 
 
 def test_an_outage_stops_the_run_and_leaves_its_checkpoint(tmp_path):
-    with pytest.raises(UsageError, match=r"failed on all 16 rollouts after step 0 \(no worker"):
+    with pytest.raises(
+        UsageError, match=r"failed on 16 of 16 rollouts after step 0 \(no worker .* intact"
+    ):
         run(tmp_path, "all")
     assert Run(tmp_path / "run").model_dir.is_dir()
+
+
+def verdicts(num_errors, num):
+    failed = [Verdict(Outcome.ERROR, "timeout_infra")] * num_errors
+    return [Verdict(Outcome.RIGHT)] * (num - num_errors) + failed
+
+
+@pytest.mark.parametrize(
+    ("num_errors", "num", "max_rate", "is_stopped"),
+    [
+        (8, 16, 0.5, False),
+        (9, 16, 0.5, True),
+        (0, 16, 0.0, False),
+        (1, 16, 0.0, True),
+        (15, 16, 1.0, False),
+        (16, 16, 1.0, True),  # nothing is left to learn from
+        (1172, 1280, 0.5, True),  # NeMo-RL issue 431: all of them entered as zeros
+    ],
+)
+def test_a_run_stops_when_too_many_verdicts_are_errors(num_errors, num, max_rate, is_stopped):
+    if not is_stopped:
+        check_errors(verdicts(num_errors, num), 3, max_rate)
+        return
+    with pytest.raises(UsageError, match=rf"failed on {num_errors} of {num} .* \(timeout_infra\)"):
+        check_errors(verdicts(num_errors, num), 3, max_rate)
+
+
+def test_the_errors_a_run_bears_are_a_field_of_the_recipe(tmp_path):
+    recipe = replace(RECIPE, task=Outage(down="some"))
+    strict = replace(recipe, train=replace(recipe.train, max_error_rate=0.1))
+    for name, wanted in (("strict", strict), ("lax", recipe)):
+        writer = RunWriter.create(tmp_path / name, {"label": "x", "recipe": {}}, {})
+        if wanted is strict:
+            with pytest.raises(UsageError, match=r"train.max_error_rate = 0.1 bears"):
+                train(wanted, writer, lambda row: None)
+        else:
+            assert train(wanted, writer, lambda row: None)
+        writer.close()
 
 
 def test_unscorable_rollouts_have_weight_zero_and_stay_out_of_the_solve_rate(tmp_path):
@@ -92,8 +133,6 @@ def test_with_a_lag_verdicts_are_reached_in_the_background(tmp_path, monkeypatch
     writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": to_tables(recipe)}, {})
     train(recipe, writer, lambda row: None)
     writer.close()
-    # The first batch is not sampled ahead of anything.
-    main = threading.main_thread().name
-    assert Outage.threads == ({main, "judging_0"} if lag else {main})
+    assert Outage.threads == {"judging_0" if lag else threading.main_thread().name}
     first = [row["policy_step"] for row in Run(tmp_path / "run").rollouts()]
     assert first == [0] * 16 + [1 - lag] * 16

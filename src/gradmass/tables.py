@@ -16,7 +16,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -173,6 +173,18 @@ def to_tables(config: Any) -> Tables:
             value = to_tables(value)
         tables[f.name] = list(value) if isinstance(value, tuple) else value
     return tables
+
+
+def differences(
+    given: Mapping[str, Any], stored: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    """The fields in which two tables differ, dotted, with both values as JSON."""
+    for key in {**given, **stored}:
+        here, there = given.get(key), stored.get(key)
+        if isinstance(here, dict) and isinstance(there, dict):
+            yield from differences(here, there, f"{prefix}{key}.")
+        elif here != there:
+            yield f"{prefix}{key}", json.dumps(here), json.dumps(there)
 
 
 def to_toml(config: Any) -> str:

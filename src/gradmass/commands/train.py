@@ -4,11 +4,11 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -18,7 +18,7 @@ from gradmass.config import Recipe
 from gradmass.record import Run, RunWriter
 from gradmass.record.environment import environment
 from gradmass.registry import user_files
-from gradmass.tables import from_tables, load_recipe, to_tables, to_toml
+from gradmass.tables import differences, from_tables, load_recipe, to_tables, to_toml
 from gradmass.types import UsageError
 
 SHOWN = (
@@ -125,7 +125,7 @@ def _stored_recipe(arguments: Arguments, recipe_flags: Sequence[str]) -> Recipe:
         given = load_recipe(Recipe, arguments.recipe, recipe_flags, start=stored)
         if given.train.threads == 0:
             given = replace(given, train=replace(given.train, threads=recipe.train.threads))
-        for field, here, there in _differences(to_tables(given), stored):
+        for field, here, there in differences(to_tables(given), stored):
             raise UsageError(
                 f"--resume continues the stored recipe, but {field} is {here} here and "
                 f"{there} in {arguments.out}; leave it out, or start a new run"
@@ -138,15 +138,3 @@ def _stored_recipe(arguments: Arguments, recipe_flags: Sequence[str]) -> Recipe:
                 "or start a new run"
             )
     return recipe
-
-
-def _differences(
-    given: dict[str, Any], stored: dict[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, str, str]]:
-    """The fields that differ, dotted, with their values as JSON."""
-    for key in {**given, **stored}:
-        here, there = given.get(key), stored.get(key)
-        if isinstance(here, dict) and isinstance(there, dict):
-            yield from _differences(here, there, f"{prefix}{key}.")
-        elif here != there:
-            yield f"{prefix}{key}", json.dumps(here), json.dumps(there)

@@ -23,6 +23,7 @@ from gradmass.weights.fade import Fade
 
 __all__ = [
     "DataConfig",
+    "EntropyConfig",
     "EvalConfig",
     "LoraConfig",
     "LossConfig",
@@ -56,8 +57,15 @@ class TrainConfig:
     updates_per_batch: int = 1
     """Updates made on each batch of rollouts."""
     policy_lag: int = 0
-    """Rollouts come from the policy of this many updates ago (0: the one being trained). If it is
-    at least updates_per_batch, a batch is sampled ahead and judged while the policy is updated."""
+    """Rollouts come from the policy of exactly this many updates ago (0: the one being trained).
+    What is known ahead by that is sampled and judged while the policy is updated; which rollouts a
+    batch holds does not depend on timing."""
+    max_lag: int = 0
+    """Above 0, sampling and judging go on in the background, and a batch comes from the newest
+    policy there is when its sampling begins: at most this many updates behind at its first update.
+    How many depends on timing, so equal recipes give unequal rows; policy_lag is the other way."""
+    max_error_rate: float = 0.5
+    """Stop when more than this share of a batch's verdicts are infrastructure errors."""
     checkpoint_every: int = 100
     """Updates between checkpoints; the last update is always followed by one."""
     tokens_at_once: int = 16_384
@@ -69,7 +77,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no run."""
-        at_least("train", self, 0, "policy_lag")
+        at_least("train", self, 0, "policy_lag", "max_lag")
         at_least("train", self, 1, "tokens_at_once")
         check_threads(self.threads)
         at_least("train", self, 1, "steps", "num_problems", "prompts_per_step", "group_size")
@@ -79,31 +87,93 @@ class TrainConfig:
                 f"train.num_problems = {self.num_problems} is fewer than a batch needs "
                 f"(train.prompts_per_step = {self.prompts_per_step})"
             )
+        if self.policy_lag and self.max_lag:
+            raise UsageError(
+                f"train.policy_lag = {self.policy_lag} (always so many updates) and train.max_lag "
+                f"= {self.max_lag} (at most so many) exclude each other: set one to 0"
+            )
+        if not 0 <= self.max_error_rate <= 1:
+            raise UsageError(
+                f"train.max_error_rate must be within [0, 1], got {self.max_error_rate}"
+            )
+
+
+AGGREGATIONS = ("constant", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The clipped policy-gradient loss."""
+    """The clipped policy-gradient loss (docs/training.md)."""
 
     clip_low: float = 0.2
     """Lower clip: ratios below 1 - clip_low get no gradient where the weight is negative."""
     clip_high: float = 0.2
     """Upper clip: ratios above 1 + clip_high get no gradient where the weight is positive."""
-    aggregation: Literal["constant", "token-mean"] = "constant"
-    """Divide the token sum by rollouts times max_new_tokens, or by the number of tokens. Only the
-    constant keeps the gradient masses what the weight says; token-mean weighs by length."""
+    aggregation: Literal["constant", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = (
+        "constant"
+    )
+    """What the loss of a token is divided by: rollouts times max_new_tokens, tokens of the batch,
+    rollouts times tokens of its own rollout, or rollouts. The first and the last keep the gradient
+    masses what the weight says."""
+    truncated: Literal["count", "mask", "exclude"] = "count"
+    """Rollouts cut at max_new_tokens: failures like others; or left out of the loss, above and
+    below the line, but not out of their group's baseline; or left out of both."""
+    importance_cap: float = 0.0
+    """Above 0: truncated importance sampling. The ratio to the policy that drew a token becomes a
+    factor, cut at this and without gradient; clips are then about the policy at the batch's first
+    update. 0: one ratio, to the policy that drew, which the clips bound."""
     kl_coef: float = 0.0
-    """Coefficient of the k3 estimate of the KL divergence to the starting policy."""
+    """Coefficient of the KL term to the starting policy."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimate of the KL divergence: the log-ratio, whose gradient is 0 on average; half its
+    square, whose gradient is that of KL(policy, start); or k3, that of KL(start, policy). On
+    policy; each a term of the loss."""
 
     def __post_init__(self) -> None:
         """Refuse clips outside [0, 1] below and negative coefficients."""
-        one_of("loss.aggregation", self.aggregation, ("constant", "token-mean"))
+        one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
+        one_of("loss.truncated", self.truncated, ("count", "mask", "exclude"))
+        one_of("loss.kl_estimator", self.kl_estimator, ("k1", "k2", "k3"))
         if not 0 <= self.clip_low <= 1:
             raise UsageError(f"loss.clip_low must be within [0, 1], got {self.clip_low}")
-        if not 0 <= self.clip_high < float("inf"):
-            raise UsageError(f"loss.clip_high must be finite and at least 0, got {self.clip_high}")
-        if not 0 <= self.kl_coef < float("inf"):
-            raise UsageError(f"loss.kl_coef must be finite and at least 0, got {self.kl_coef}")
+        for name in ("clip_high", "importance_cap", "kl_coef"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(
+                    f"loss.{name} must be finite and at least 0, got {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyConfig:
+    """An entropy bonus in the loss, fixed or adaptive: a rival of FADE."""
+
+    coef: float = 0.0
+    """Coefficient of the mean token entropy, in nats, that is taken off the loss; where adaptive,
+    the one to start from."""
+    is_adaptive: bool = False
+    """Move the coefficient after every update: up while the entropy is at most the target, else
+    down; and use it only after an update at which the entropy was at most the target."""
+    target: float = 0.2
+    """Mean token entropy in nats that an adaptive coefficient defends."""
+    step: float = 0.005
+    """How far an adaptive coefficient moves in an update."""
+    min: float = 0.0
+    """Smallest adaptive coefficient."""
+    max: float = 1.0
+    """Largest adaptive coefficient."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no bonus, and bounds in the wrong order."""
+        for name in ("coef", "target", "step", "min", "max"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(
+                    f"entropy.{name} must be finite and at least 0, got {getattr(self, name)}"
+                )
+        if self.is_adaptive and not self.min <= self.coef <= self.max:
+            raise UsageError(
+                f"entropy.coef = {self.coef} must lie within entropy.min = {self.min} and "
+                f"entropy.max = {self.max}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +266,7 @@ class Recipe:
     """Solve rates that equalise reckons with: uniform, beta:a,b, or a file of them."""
     train: TrainConfig = field(default_factory=TrainConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    entropy: EntropyConfig = field(default_factory=EntropyConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)

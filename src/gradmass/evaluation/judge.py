@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem, Task
@@ -20,15 +21,21 @@ def judge(
     does not follow the format, and nothing is spent on judging it.
 
     Raises:
-        UsageError: The task returns something else than a verdict for each answer.
+        UsageError: The task returns something else than a verdict for each answer, or the processes
+            and connections it judges with broke down.
     """
     group_size = len(texts) // len(problems)
     verdicts = [Verdict(Outcome.UNPARSED, "cut at max_new_tokens") for _ in texts]
     ended = [i for i in range(len(texts)) if is_ended[i]]
     with ONE_AT_A_TIME:
-        judged = task.verify_batch(
-            [problems[i // group_size] for i in ended], [texts[i] for i in ended]
-        )
+        try:
+            judged = task.verify_batch(
+                [problems[i // group_size] for i in ended], [texts[i] for i in ended]
+            )
+        except (BrokenExecutor, EOFError, OSError) as error:
+            raise UsageError(
+                f"the verifier of task {task.name!r} broke down: {error or type(error).__name__}"
+            ) from error
     if len(judged) != len(ended):
         raise UsageError(
             f"verify_batch of task {task.name!r} must return a verdict for each of {len(ended)} "

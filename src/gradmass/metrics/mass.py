@@ -68,6 +68,10 @@ def sign_ratios(
     return ratio, ratio * solve_rate / (1 - solve_rate) if solve_rate < 1 else None
 
 
+_FACTORS = {"constant": 0, "token-mean": 1, "seq-mean-token-mean": -1, "seq-mean-token-sum": 0}
+"""The power of its length that a rollout's weight is multiplied by, by aggregation."""
+
+
 @dataclass(frozen=True)
 class Reach:
     """What of a batch's masses reaches the gradient.
@@ -92,17 +96,21 @@ def reaching_mass(
     kept_B: Array,
     clipped_B: Array,
     lengths_B: Array,
-    aggregation: Literal["constant", "token-mean"] = "constant",
+    aggregation: Literal[
+        "constant", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum"
+    ] = "constant",
 ) -> Reach:
     """The masses as they reach the gradient, after clipping and aggregation.
 
     The clipped loss has the gradient ``sum_it c_it grad log pi_it`` with
     ``c_it = w_i rho_it [not clipped] / denominator``. Per rollout of the batch:
     ``m_S = (1 / B) sum_{i right} w_i a_i k_i``, ``m_F`` minus the same over wrong ones, with
-    ``k_i = mean_t rho_it [not clipped]`` and ``a_i = 1`` where the loss divides by a constant, or
-    ``a_i = length_i / mean length`` for the token mean, which weighs long rollouts more. On policy
-    (rho = 1) with the constant they are the masses as weighed. A KL term is not in them: it
-    pushes rollouts of weight 0 too, and its gradient is reported apart.
+    ``k_i = mean_t rho_it [not clipped]``, rho with the factor of truncated importance sampling,
+    and a_i by aggregation, L_i the length: 1 for ``constant`` and ``seq-mean-token-sum``;
+    ``L_i / mean_j L_j`` for ``token-mean``, where a rollout's share of the mean is that of its
+    tokens; ``(1 / L_i) / mean_j (1 / L_j)`` for ``seq-mean-token-mean``, where the score of a long
+    rollout counts less. On policy (rho = 1) with the first two they are the masses as weighed. A KL
+    term is not in them: it pushes rollouts of weight 0 too, and its gradient is reported apart.
 
     Args:
         weights_B: Policy weights, finite.
@@ -130,10 +138,10 @@ def reaching_mass(
         )
     if not (lengths_B > 0).all():
         raise UsageError(f"a rollout has tokens, got a length of {lengths_B.min():g}")
-    if aggregation not in ("constant", "token-mean"):
-        raise UsageError(f"aggregation must be constant or token-mean, got {aggregation!r}")
-    if aggregation == "token-mean":
-        weights_B = weights_B * lengths_B / lengths_B.mean()
+    if aggregation not in _FACTORS:
+        raise UsageError(f"aggregation must be one of {', '.join(_FACTORS)}, got {aggregation!r}")
+    factor_B = lengths_B ** _FACTORS[aggregation]
+    weights_B = weights_B * (factor_B / factor_B.mean())
     m_success, m_failure = gradient_mass(weights_B * kept_B, is_success_B)
     shares = []
     for is_side_B in (is_success_B, ~is_success_B):

@@ -1,5 +1,5 @@
 """The run directory: the only code that writes or reads one."""
 
-from gradmass.record.run import SCHEMA, Run, RunWriter, refuse_used
+from gradmass.record.run import SCHEMA, Checkpoint, Run, RunWriter, Status, refuse_used
 
-__all__ = ["SCHEMA", "Run", "RunWriter", "refuse_used"]
+__all__ = ["SCHEMA", "Checkpoint", "Run", "RunWriter", "Status", "refuse_used"]

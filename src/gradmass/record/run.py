@@ -20,7 +20,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -187,12 +187,21 @@ class RunWriter:
         """
         try:
             refuse_used(path)
+            # Made beside its place: a run that is killed while it is made leaves the name free. A
+            # folder that is there already may be a volume, which cannot be replaced.
+            is_there = path.exists()
+            draft = path if is_there else path.with_name(f".{path.name}.{os.getpid()}")
+            if not is_there:
+                shutil.rmtree(draft, ignore_errors=True)  # of a process that is gone
             # Fails if another process has made it since.
-            (path / "checkpoints").mkdir(parents=True)
-            write_json(path / "config.json", {"schema": SCHEMA, **config})
-            write_json(path / "env.json", {"schema": SCHEMA, **env, "resumed": []})
-            writer = cls(path)
+            (draft / "checkpoints").mkdir(parents=True)
+            write_json(draft / "config.json", {"schema": SCHEMA, **config})
+            write_json(draft / "env.json", {"schema": SCHEMA, **env, "resumed": []})
+            writer = cls(draft)
             writer._write_state(0, None, "running")
+            if not is_there:
+                draft.rename(path)
+                writer.path = path
             return writer
         except OSError as error:
             raise UsageError(f"cannot write to output folder {path}: {error.strerror}") from error
@@ -270,17 +279,30 @@ class RunWriter:
             weight_state: The policy weight's state.
             status: What the run is doing.
             save: Writes model and trainer state into the folder it is given.
+
+        Raises:
+            UsageError: It cannot be written, as on a full disk; the one before is as it was.
         """
+        with self._writing():
+            self._checkpoint(step, weight_state, status, save)
+
+    def _checkpoint(
+        self, step: int, weight_state: State, status: Status, save: Callable[[Path], None]
+    ) -> None:
         final = checkpoint_dir(self.path, step)
         if step != self._saved_step:
             draft = final.with_name(f"{final.name}.draft")
             # Left by a run that was killed before it wrote its state.
             shutil.rmtree(draft, ignore_errors=True)
             shutil.rmtree(final, ignore_errors=True)
-            draft.mkdir()
-            save(draft)
-            for file in draft.rglob("*"):
-                sync(file)
+            try:
+                draft.mkdir()
+                save(draft)
+                for file in draft.rglob("*"):
+                    sync(file)
+            except BaseException:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
             draft.rename(final)
             sync(final.parent)
             self._saved_step = step
@@ -293,10 +315,12 @@ class RunWriter:
         """Note that the run broke off; what its last checkpoint holds stays as it is.
 
         A new run that has no checkpoint yet holds nothing and is removed: its name is free again.
+        On a full disk the note is left out, and the run is as if it had been killed.
         """
         run = Run(self.path)
         if run.state["weight"] is not None or run.env["resumed"]:
-            write_json(self.path / "state.json", {**run.state, "status": "failed"})
+            with suppress(OSError):
+                write_json(self.path / "state.json", {**run.state, "status": "failed"})
             return
         self.close()
         for entry in self.path.iterdir():
@@ -305,9 +329,10 @@ class RunWriter:
             self.path.rmdir()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; what a full disk did not take is cut off on resuming anyway."""
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):
+                file.close()
 
     def _cut_back(self, sizes: dict[str, int]) -> None:
         """Cut the row files to their size at a checkpoint; none is cut if one is too short."""
@@ -337,8 +362,20 @@ class RunWriter:
             ) from error
 
     def _append(self, name: str, data: bytes) -> None:
-        self._files[name].write(data)
-        self._files[name].flush()
+        with self._writing():
+            self._files[name].write(data)
+            self._files[name].flush()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say in one line what keeps the record from being written, and that nothing is lost."""
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to run {self.path}: {error.strerror or error}; the last checkpoint "
+                "is intact: make room and go on with --resume"
+            ) from error
 
 
 def refuse_used(path: Path) -> None:

@@ -19,6 +19,7 @@ class Batch:
         rollouts: The sampled answers.
         successes_PG: Which are right.
         mask_PG: Which are scored.
+        is_in_loss_PG: Which are in the loss; all, or those that ended. The others have weight 0.
         weights_PG: The policy weight of each in float64, any factor of the recipe's included.
         weights_B: The same, flat, in float32 on the policy's device.
         weight_state: State of the weight after the batch.
@@ -31,6 +32,7 @@ class Batch:
     rollouts: Rollouts
     successes_PG: np.ndarray
     mask_PG: np.ndarray
+    is_in_loss_PG: np.ndarray
     weights_PG: np.ndarray
     weights_B: Tensor
     weight_state: State

@@ -1,140 +1,21 @@
-"""Batches: sample G rollouts of each problem, have them judged, weigh them.
+"""Batches: wait for the verdicts of rollouts, weigh them, record them."""
 
-With a policy lag the batch after the next update is known before it: the policy that answers is
-already there. So it is sampled ahead, and its verdicts are reached in the background while the
-policy is updated. Which rollouts a batch holds does not depend on that.
-"""
-
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import Recipe
-from gradmass.evaluation.judge import judge
 from gradmass.record import RunWriter
 from gradmass.rewards import Outcome, Verdict
-from gradmass.tasks import Problem
+from gradmass.training.aggregation import rollouts_in_loss
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
 from gradmass.training.probes.batch import batch_row, difficulty
-from gradmass.training.rollout import ENTROPY_KIND, Rollouts, decode, sample, uniforms
+from gradmass.training.rollout import ENTROPY_KIND, Rollouts
+from gradmass.training.source import Sampled
 from gradmass.types import State, UsageError
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Rollouts whose verdicts may still be on their way.
-
-    Args:
-        step: Updates done before the batch is trained on.
-        policy_step: Updates that the policy which answered has had.
-        problems: P problems.
-        first_group: Number of the first in the run, where every draw of a problem counts.
-        rollouts: G answers to each, B = P * G in all.
-        texts: The answers.
-        verdicts: Gives what is said of them, and the seconds that judging took.
-        sampling_s: Seconds that sampling took.
-    """
-
-    step: int
-    policy_step: int
-    problems: Sequence[Problem]
-    first_group: int
-    rollouts: Rollouts
-    texts: Sequence[str]
-    verdicts: Callable[[], tuple[list[Verdict], float]]
-    sampling_s: float
-
-
-class BatchSource:
-    """Samples the batches of a run in order.
-
-    Args:
-        recipe: The whole run.
-        sampler: The policy that answers; with a lag, a model of its own.
-        tokenizer: Its tokenizer.
-        problems: The training problems in their order.
-        past: With a lag, the parameters after the last updates, oldest first, the newest last; the
-            loop adds to it after every update.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        sampler: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        problems: Sequence[Problem],
-        past: deque[dict[str, Tensor]],
-    ) -> None:
-        self._recipe, self._sampler, self._tokenizer = recipe, sampler, tokenizer
-        self._problems, self._past = problems, past
-        self._judging = ThreadPoolExecutor(1, thread_name_prefix="judging")
-        self._ahead: Sampled | None = None
-
-    def __enter__(self) -> "BatchSource":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # What is being judged is lost: whoever interrupts does not wait for it.
-        self._judging.shutdown(wait=False, cancel_futures=True)
-
-    def draw(self, step: int) -> Sampled:
-        """The batch that follows ``step`` updates."""
-        config = self._recipe.train
-        sampled = self._ahead or self._sample(step, step)
-        following = step + config.updates_per_batch
-        is_known = config.policy_lag >= config.updates_per_batch and following < config.steps
-        self._ahead = self._sample(following, step) if is_known else None
-        return sampled
-
-    def _sample(self, step: int, updates_done: int) -> Sampled:
-        """Sample the batch that follows ``step`` updates, ``updates_done`` of them made."""
-        recipe, config, clock = self._recipe, self._recipe.train, Clock()
-        policy_step = max(0, step - config.policy_lag)
-        if config.policy_lag:
-            past = self._past[policy_step - updates_done - 1]
-            self._sampler.load_state_dict(past, strict=False)  # what is not trained stays
-        num_prompts = config.prompts_per_step
-        batch_idx = step // config.updates_per_batch
-        first = batch_idx * num_prompts
-        chosen = [self._problems[(first + i) % len(self._problems)] for i in range(num_prompts)]
-        shape = (num_prompts * config.group_size, config.max_new_tokens)
-        draws_BT = uniforms(shape, recipe.seed, "rollout", batch_idx)
-        prompts = [problem.prompt for problem in chosen]
-        rollouts = sample(self._sampler, self._tokenizer, prompts, draws_BT)
-        texts = decode(self._tokenizer, rollouts)
-        clock.lap("sampling")
-
-        def verdicts() -> tuple[list[Verdict], float]:
-            clock = Clock()
-            found = judge(recipe.task, chosen, texts, rollouts.is_ended_B.tolist())
-            clock.lap("judging")
-            return found, clock.laps["judging"]
-
-        return Sampled(
-            step=step,
-            policy_step=policy_step,
-            problems=chosen,
-            first_group=first,
-            rollouts=rollouts,
-            texts=texts,
-            # Not ahead, nothing goes on meanwhile, and a verifier may want the main thread.
-            verdicts=self._judging.submit(verdicts).result if step > updates_done else verdicts,
-            sampling_s=clock.laps["sampling"],
-        )
 
 
 def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: RunWriter) -> Batch:
@@ -147,7 +28,7 @@ def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: R
         writer: Where the rollouts are recorded.
 
     Raises:
-        UsageError: The verifier failed on every rollout.
+        UsageError: The verifier failed on more rollouts than the recipe bears, or on every one.
     """
     clock, rollouts, step = Clock(), sampled.rollouts, sampled.step
     verdicts, judging_s = sampled.verdicts()
@@ -156,12 +37,10 @@ def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: R
     successes_PG = np.array([verdict.is_right for verdict in verdicts]).reshape(shape)
     mask_PG = np.array([verdict.is_scorable for verdict in verdicts]).reshape(shape)
     length_B = rollouts.answer_mask_BT.sum(1).cpu().numpy()
-    if not mask_PG.any():
-        raise UsageError(
-            f"the verifier failed on all {len(verdicts)} rollouts after step {step} "
-            f"({verdicts[0].detail or 'no detail'}): nothing can be learnt; the last checkpoint is "
-            "intact"
-        )
+    check_errors(verdicts, step, recipe.train.max_error_rate)
+    is_in_loss_PG = rollouts_in_loss(recipe.loss, rollouts).cpu().numpy().reshape(shape)
+    if recipe.loss.truncated == "exclude":
+        mask_PG &= is_in_loss_PG
     # A weight ignores the signals it does not need.
     signals = {
         "successes_PG": successes_PG,
@@ -177,7 +56,7 @@ def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: R
     weights_PG, weight_state = recipe.weight.update(
         successes_PG.astype(np.float64), weight_state, mask=mask_PG, **signals
     )
-    weights_PG = recipe.weight_factor * weights_PG
+    weights_PG = recipe.weight_factor * np.where(is_in_loss_PG, weights_PG, 0.0)
     batch_idx = step // recipe.train.updates_per_batch
     row = {
         "rollouts": (batch_idx + 1) * len(verdicts),
@@ -194,14 +73,37 @@ def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: R
         rollouts=rollouts,
         successes_PG=successes_PG,
         mask_PG=mask_PG,
+        is_in_loss_PG=is_in_loss_PG,
         weights_PG=weights_PG,
         weights_B=torch.as_tensor(
             weights_PG.reshape(-1), dtype=torch.float32, device=rollouts.answer_mask_BT.device
         ),
         weight_state=weight_state,
         signals=signals,
-        row=row | {"time/judging_s": judging_s},
-        laps={"time/rollout_s": sampled.sampling_s} | clock.laps,
+        row=row | {"time/sampling_s": sampled.sampling_s, "time/judging_s": judging_s},
+        laps={"time/rollout_s": sampled.waited_s} | clock.laps,
+    )
+
+
+def check_errors(verdicts: Sequence[Verdict], step: int, max_rate: float) -> None:
+    """Stop a run whose verifier is down: what it would learn from says nothing of the policy.
+
+    Args:
+        verdicts: Those of a batch.
+        step: Updates done before it.
+        max_rate: Largest share of infrastructure errors that a run goes on with; at a share of 1 it
+            stops anyway.
+
+    Raises:
+        UsageError: More of them failed.
+    """
+    failed = [verdict for verdict in verdicts if not verdict.is_scorable]
+    if len(failed) <= max_rate * len(verdicts) and len(failed) < len(verdicts):
+        return
+    raise UsageError(
+        f"the verifier failed on {len(failed)} of {len(verdicts)} rollouts after step {step} "
+        f"({failed[0].detail or 'no detail'}), more than train.max_error_rate = {max_rate} bears; "
+        "the last checkpoint is intact: mend it and go on with --resume"
     )
 
 

@@ -28,6 +28,8 @@ def passes(
         one of ``rows`` is in one pass. The longest come first: if memory is too small, it is at
         once.
     """
+    if not len(rows):
+        return
     width = rollouts.prompt_BT.shape[1] + rollouts.answer_BT.shape[1]
     if len(rows) * width <= tokens_at_once:
         yield part(rollouts, rows, trim=False), rows

@@ -26,6 +26,8 @@ class Rollouts:
         logprobs_BT: Log-probability in nats of each answer token under the policy that drew it.
         entropy_BT: Entropy in nats of the distribution each answer token was drawn from.
         is_ended_B: Whether the answer ended before the limit on new tokens.
+        proximal_BT: Log-probabilities under the policy at the batch's first update, where the loss
+            needs them.
     """
 
     prompt_BT: Tensor
@@ -35,6 +37,7 @@ class Rollouts:
     logprobs_BT: Tensor
     entropy_BT: Tensor
     is_ended_B: Tensor
+    proximal_BT: Tensor | None = None
 
     @property
     def mean_entropy_nats(self) -> float:

@@ -15,6 +15,7 @@ from gradmass.metrics.mass import (
     solve_rate_counts,
 )
 from gradmass.metrics.signal import effective_size
+from gradmass.training.aggregation import rollouts_in_loss
 from gradmass.training.loss import Loss
 from gradmass.training.rollout import Rollouts
 
@@ -78,6 +79,8 @@ def reach_row(
 ) -> Row:
     """The masses as they reach the gradient of an update, and what clipping removed, by verdict.
 
+    They are over the rollouts in the loss: truncated ones that are masked count in neither.
+
     Args:
         config: How the loss aggregates.
         rollouts: The batch.
@@ -90,12 +93,15 @@ def reach_row(
     if loss is not None:
         kept_B[rows] = loss.kept_N.cpu().numpy()
         clipped_B[rows] = loss.clipped_N.cpu().numpy()
+    is_in_B = rollouts_in_loss(config, rollouts).cpu().numpy()
+    if not is_in_B.any():
+        is_in_B = ~is_in_B  # all have weight 0
     reach = reaching_mass(
-        weights_PG.reshape(-1),
-        successes_PG.reshape(-1),
-        kept_B,
-        clipped_B,
-        rollouts.answer_mask_BT.sum(1).cpu().numpy(),
+        weights_PG.reshape(-1)[is_in_B],
+        successes_PG.reshape(-1)[is_in_B],
+        kept_B[is_in_B],
+        clipped_B[is_in_B],
+        rollouts.answer_mask_BT.sum(1).cpu().numpy()[is_in_B],
         config.aggregation,
     )
     return {

@@ -1,5 +1,6 @@
 """Gradients taken apart: by verdict, by rollout, by problem."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradmass.config import LossConfig
+from gradmass.training.aggregation import rollouts_in_loss
 from gradmass.training.batch import Batch
 from gradmass.training.loss import batch_loss
 from gradmass.training.rollout import Rollouts, answer_logprobs
@@ -27,13 +29,13 @@ def verdict_gradients(
     policy: PreTrainedModel,
     start_policy: PreTrainedModel | None,
     batch: Batch,
-    denominator: float,
+    denominator_B: Tensor,
 ) -> dict[str, float | None]:
     """Norms of the parts of an update's gradient: right rollouts, wrong ones, and the KL term.
 
     The parts are those of the loss itself, with ratios, clipping and aggregation; they sum to the
-    gradient before it is scaled to its largest norm. Cost: a forward and a backward pass over the
-    rollouts that have a weight, and over all where a KL term is on.
+    gradient before it is scaled to its largest norm, but for an entropy bonus. Cost: a forward and
+    a backward pass over the rollouts that have a weight, and over all where a KL term is on.
 
     Returns:
         ``gradient/right_norm``, ``gradient/wrong_norm``, their cosine (-1: they cancel; None where
@@ -46,7 +48,9 @@ def verdict_gradients(
         rows = (is_part_B & (batch.weights_B != 0)).nonzero()[:, 0]
         if not len(rows):
             return [torch.zeros_like(p) for p in parameters]
-        loss = batch_loss(config, policy, None, batch.rollouts, batch.weights_B, rows, denominator)
+        loss = batch_loss(
+            config, policy, None, batch.rollouts, batch.weights_B, rows, denominator_B
+        )
         return _gradient(loss.value, parameters)
 
     right, wrong = part(is_right_B), part(~is_right_B)
@@ -58,9 +62,11 @@ def verdict_gradients(
         "gradient/cosine": _dot(right, wrong) / product if product else None,
     }
     if start_policy is not None:
-        rows = torch.arange(len(batch.weights_B), device=batch.weights_B.device)
+        rows = rollouts_in_loss(config, batch.rollouts).nonzero()[:, 0]
+        if not len(rows):
+            return row | {"gradient/kl_norm": 0.0}
         zero_B = torch.zeros_like(batch.weights_B)
-        loss = batch_loss(config, policy, start_policy, batch.rollouts, zero_B, rows, denominator)
+        loss = batch_loss(config, policy, start_policy, batch.rollouts, zero_B, rows, denominator_B)
         term = _gradient(loss.value, parameters)
         row["gradient/kl_norm"] = _dot(term, term) ** 0.5
     return row
@@ -145,8 +151,9 @@ def group_gradients(
 ) -> GroupGradients:
     """Gradients of each problem's rollouts, ready to be combined under any of the given weights.
 
-    A column is ``sum_i c_i sum_t rho_it [not clipped] grad log pi_it`` over the rollouts of a
-    problem, divided by G. Each problem has a column of its right rollouts (c = 1) and one of its
+    A column is ``sum_i c_i sum_t f_it rho_it [not clipped] grad log pi_it`` over the rollouts of a
+    problem, divided by G, with the loss's ratio rho and its factor f of truncated importance
+    sampling, 1 without. Each problem has a column of its right rollouts (c = 1) and one of its
     wrong ones (c = -1); weights that differ among rollouts of one verdict, or push them the other
     way, get columns of their own. Problems on which every given weight is 0 have none.
 
@@ -169,7 +176,7 @@ def group_gradients(
             continue
         num_left = len(sides) + len(own)
         rows = torch.arange(group_size, device=policy.device) + problem * group_size
-        ratio_GT = _ratios(policy, batch.rollouts, rows)
+        ratio_GT, factor_GT = _ratios(config, policy, batch.rollouts, rows)
         mask_GT = batch.rollouts.answer_mask_BT[rows]
         for weights_G in (*sides, *own):
             num_left -= 1
@@ -177,7 +184,7 @@ def group_gradients(
             is_kept_GT = torch.where(
                 c_G1 > 0, ratio_GT <= 1 + config.clip_high, ratio_GT >= 1 - config.clip_low
             )
-            total = (c_G1 * ratio_GT * (is_kept_GT & mask_GT)).sum() / group_size
+            total = (c_G1 * ratio_GT * factor_GT * (is_kept_GT & mask_GT)).sum() / group_size
             columns.append(_flat(_gradient(total, parameters, keep_graph=num_left > 0)))
         problems += [problem] * (len(sides) + len(own))
         are_sides += [True] * len(sides) + [False] * len(own)
@@ -213,10 +220,15 @@ def _columns(
     return sides, own
 
 
-def _ratios(policy: PreTrainedModel, rollouts: Rollouts, rows: Tensor) -> Tensor:
-    mask_GT = rollouts.answer_mask_BT[rows]
-    gap_GT = answer_logprobs(policy, rollouts, rows) - rollouts.logprobs_BT[rows]
-    return torch.where(mask_GT, gap_GT, 0.0).exp()
+def _ratios(
+    config: LossConfig, policy: PreTrainedModel, rollouts: Rollouts, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The ratios that are clipped, and the factors beside them; 1 at padding."""
+    mask_GT, behaviour_GT = rollouts.answer_mask_BT[rows], rollouts.logprobs_BT[rows]
+    proximal_GT = behaviour_GT if rollouts.proximal_BT is None else rollouts.proximal_BT[rows]
+    gap_GT = answer_logprobs(policy, rollouts, rows) - proximal_GT
+    factor_GT = (proximal_GT - behaviour_GT).exp().clamp(max=config.importance_cap or math.inf)
+    return torch.where(mask_GT, gap_GT, 0.0).exp(), factor_GT
 
 
 def _gradient(

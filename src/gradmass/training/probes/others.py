@@ -24,7 +24,7 @@ def weigh_again(weight: Weight, batch: Batch) -> tuple[np.ndarray, State]:
     weights_PG, state = weight.update(
         batch.successes_PG.astype(np.float64), weight.init(), mask=batch.mask_PG, **batch.signals
     )
-    return weights_PG, state
+    return np.where(batch.is_in_loss_PG, weights_PG, 0.0), state
 
 
 def factor_of(

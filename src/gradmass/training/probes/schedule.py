@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from gradmass.config import Recipe
 from gradmass.metrics.alarms import Alarms
 from gradmass.metrics.signal import Levels
+from gradmass.training.aggregation import loss_denominators
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
-from gradmass.training.loss import loss_denominator
 from gradmass.training.probes.change import ChangeProbe
 from gradmass.training.probes.gradients import (
     group_gradients,
@@ -96,8 +96,8 @@ class Probes:
         if not _is_due(step, self._recipe.probe.every):
             return {}
         clock, config = Clock(), self._recipe.loss
-        denominator = loss_denominator(config, batch.rollouts, self._recipe.train.max_new_tokens)
-        parts = verdict_gradients(config, policy, self._start_policy, batch, denominator)
+        denominator_B = loss_denominators(config, batch.rollouts, self._recipe.train.max_new_tokens)
+        parts = verdict_gradients(config, policy, self._start_policy, batch, denominator_B)
         if not all(math.isfinite(value) for value in parts.values() if value is not None):
             return {}  # the policy has diverged, which the update says
         row: Row = {**parts, **score_squares(policy, batch)}

@@ -71,7 +71,7 @@ def is_plain_head(policy: PreTrainedModel, rollouts: Rollouts) -> bool:
     """
     first = torch.zeros(1, dtype=torch.long, device=rollouts.answer_BT.device)
     expected_1T = answer_logprobs(policy, rollouts, first)
-    one = Rollouts(**{name: value[:1] for name, value in vars(rollouts).items()})
+    one = Rollouts(**{k: v[:1] for k, v in vars(rollouts).items() if v is not None})
     states, head = answer_states(policy, one), policy.get_output_embeddings()
     logprobs_1TV = head(states.hidden_BTD).float().log_softmax(-1)
     found_1T = logprobs_1TV.gather(-1, one.answer_BT[..., None]).squeeze(-1) * one.answer_mask_BT
