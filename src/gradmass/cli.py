@@ -24,6 +24,7 @@ COMMANDS = {
     "spectrum": "compare two checkpoints: what changed, and in how many directions",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
+    "merge": "work a trained LoRA adapter into its model",
     "verify": "judge one answer",
     "doctor": "look whether an installed engine fits, and what its settings do to a weight",
 }

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradmass.config import PromptConfig, Recipe
 from gradmass.evaluation import Engine, PromptFormat, Sampling
 from gradmass.evaluation.identity import model_sha256
+from gradmass.record import Run
 from gradmass.record.samples import read_config
+from gradmass.tables import from_tables
 from gradmass.tasks import Problem, Task
 from gradmass.types import UsageError
 
@@ -80,7 +83,7 @@ def served_model(arguments: "Arguments", sampling: Sampling) -> Model:
 
 def local_model(
     arguments: "Arguments",
-    run_model: Path | None,
+    run: Run | None,
     sampling: Sampling,
     prompts: Sequence[str],
     *,
@@ -102,25 +105,22 @@ def local_model(
         longest_prompt,
         lost_characters,
     )
+    from gradmass.training.policy import prompt_renderer
     from gradmass.training.rollout import end_tokens
 
-    folder = find_model(arguments.model) if run_model is None else str(run_model)
+    folder = find_model(arguments.model) if run is None else str(run.model_dir)
     model, tokenizer = load_model(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    render: Callable[[str], str] = str
-    # A run is asked as it was trained: bare prompts, ended by the tokenizer's own token.
-    prompt_format: PromptFormat = "plain"
-    if run_model is None and tokenizer.chat_template is not None:
-        prompt_format = "chat"
-    if arguments.prompt != "auto":
-        prompt_format = arguments.prompt
-    ends = None
-    if run_model is None:
-        ends = end_tokens(model, tokenizer)
-        start = generate.start_text(tokenizer)
-        render = start.__add__
-    if prompt_format == "chat":
-        render = generate.chat_renderer(tokenizer, arguments.model)
+    # A run is asked as it was trained.
+    asked = PromptConfig()
+    if run is not None:
+        asked = from_tables(Recipe, run.config["recipe"], str(run.path / "config.json")).prompt
+    elif tokenizer.chat_template is not None:
+        asked = PromptConfig(template="chat")
+    if arguments.prompt != "auto" and arguments.prompt != asked.template:
+        asked = PromptConfig(template=arguments.prompt, instruction=asked.instruction)
+    prompt_format: PromptFormat = asked.template
+    render = prompt_renderer(asked, tokenizer, arguments.model)
     rendered = [render(prompt) for prompt in prompts]
     notes = []
     if is_exact:
@@ -150,7 +150,12 @@ def local_model(
         identity=model_sha256(Path(folder)),
         prompt_format=prompt_format,
         engine=generate.LocalEngine(
-            model, tokenizer, sampling, batch_size=batch_size, render=render, ends=ends
+            model,
+            tokenizer,
+            sampling,
+            batch_size=batch_size,
+            render=render,
+            ends=end_tokens(model, tokenizer),
         ),
         batch_size=batch_size,
         exact=exact,

@@ -21,7 +21,7 @@ from gradmass.training.clock import Clock
 from gradmass.training.generate import LocalEngine, default_batch_size
 from gradmass.training.model import longest_prompt
 from gradmass.training.probes.change import ChangeProbe
-from gradmass.training.rollout import DIVERGED, encode_prompts
+from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens
 from gradmass.training.terms import hidden_terms, logits_at_once
 from gradmass.types import UsageError
 
@@ -305,7 +305,8 @@ def count_right(
     sampling = Sampling(max_new_tokens=max_new_tokens, seed=seed)
     longest = longest_prompt(tokenizer, [problem.prompt for problem in problems])
     batch_size = default_batch_size(model, longest, max_new_tokens)
-    engine = LocalEngine(model, tokenizer, sampling, batch_size=batch_size)
+    ends = end_tokens(model, tokenizer)
+    engine = LocalEngine(model, tokenizer, sampling, batch_size=batch_size, ends=ends)
     tally = Tally([problem.id for problem in problems], num_samples)
     details = _Details()
     collect(task, "", problems, engine, tally, folder=details)

@@ -23,12 +23,7 @@ def add_adapter(policy: PreTrainedModel, config: LoraConfig, seed: int) -> PreTr
     Raises:
         UsageError: peft is not installed, or the model has no matrix of those names.
     """
-    try:
-        import peft
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "lora.rank needs peft, which is not installed: pip install 'gradmass[lora]'"
-        ) from error
+    peft = _peft("lora.rank")
     adapter = peft.LoraConfig(
         base_model_name_or_path=str(Path(policy.name_or_path).resolve()),
         r=config.rank,
@@ -48,6 +43,16 @@ def add_adapter(policy: PreTrainedModel, config: LoraConfig, seed: int) -> PreTr
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     return policy
+
+
+def _peft(what: str) -> Any:
+    try:
+        import peft
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{what} needs peft, which is not installed: pip install 'gradmass[lora]'"
+        ) from error
+    return peft
 
 
 def load_adapter(policy: PreTrainedModel, folder: Path) -> None:
@@ -108,11 +113,22 @@ def base_path(folder: Path) -> str:
 
 
 def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """A model with the adapter of a folder worked into its matrices, in float32 where it was."""
-    import peft
+    """A model with the adapter of a folder worked into its matrices, in float32.
 
-    merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
-    assert isinstance(merged, PreTrainedModel)
+    Most of an update of RL is smaller than the spacing of bfloat16.
+
+    Raises:
+        UsageError: peft is not installed, or the adapter is damaged or of another model.
+    """
+    peft = _peft("the model is an adapter, which")
+    try:
+        merged = peft.PeftModel.from_pretrained(model.float(), str(folder)).merge_and_unload()
+    except Exception as error:  # a damaged file raises whatever the library that reads it does
+        reason = (str(error).splitlines() or [""])[0]
+        raise UsageError(
+            f"cannot load the adapter in {folder}: {type(error).__name__}: {reason}"
+        ) from error
+    merged.name_or_path = str(folder)
     return merged
 
 
