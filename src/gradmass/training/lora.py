@@ -1,6 +1,7 @@
 """Low-rank adapters, by peft: added, saved with checkpoints, read back, merged."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,11 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """
     peft = _peft("the model is an adapter, which")
     try:
-        merged = peft.PeftModel.from_pretrained(model.float(), str(folder)).merge_and_unload()
+        with warnings.catch_warnings():
+            # peft asks transformers for what is called otherwise since.
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            adapted = peft.PeftModel.from_pretrained(model.float(), str(folder))
+        merged = adapted.merge_and_unload()
     except Exception as error:  # a damaged file raises whatever the library that reads it does
         reason = (str(error).splitlines() or [""])[0]
         raise UsageError(

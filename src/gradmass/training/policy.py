@@ -55,7 +55,7 @@ def load_policy(
         if saved is not None:
             load_adapter(policy, saved)
     if config.gradient_checkpointing:
-        policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        policy.activation_checkpointing_enable({"use_reentrant": False})
         # Blocks look at this before they forget what they computed; to what is in them, dropout
         # included, the model is in evaluation all along.
         for module in policy.modules():

@@ -15,7 +15,7 @@ from gradmass.training.evaluate import evaluate_exactly
 from gradmass.training.masters import make_optimizer, trained_parameters
 from gradmass.training.model import character_tokenizer, save_model, tiny_model
 from gradmass.training.passes import passes
-from gradmass.training.policy import dressed_task, load_policy, prompt_renderer
+from gradmass.training.policy import device, dressed_task, load_policy, prompt_renderer
 from gradmass.training.rollout import Rollouts, answer_logprobs, end_tokens
 from gradmass.training.solved import Rows, Solved, from_task
 from gradmass.types import UsageError
@@ -75,7 +75,7 @@ def _start(recipe: SftRecipe) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]
         model, tokenizer, _ = load_policy(recipe.start, recipe.lora, recipe.seed)
         return model, tokenizer
     tokenizer = character_tokenizer(recipe.task.alphabet)
-    return tiny_model(recipe.model, tokenizer, recipe.seed), tokenizer
+    return tiny_model(recipe.model, tokenizer, recipe.seed).to(device()), tokenizer
 
 
 def _stream(
