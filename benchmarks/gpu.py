@@ -2,14 +2,14 @@
 
     python benchmarks/gpu.py [--json]
 
-A model of 0.1 billion parameters in bfloat16, made from nothing, sees solved Countdown problems.
-Then 64 x 8 rollouts of 256 tokens are sampled and trained on, every token of every one: tokens a
+A model of 0.1 billion parameters, made from nothing, sees solved Countdown problems; in bfloat16
+64 x 8 rollouts of 256 tokens are then sampled and trained on, every token of every one: tokens a
 second, the share of the rate of large matrices measured on the same device, peak memory. Then one
 update on Countdown shows the quantities of the diagnostics: E[|g|^2] by verdict, rho_perp and the
 signal-to-noise ratio of the batch.
 
-Without a GPU it says so and does the same with a small model on the CPU, to show that it runs: those
-numbers say nothing of a GPU.
+Without a GPU it says so and does the same with a small model on the CPU, to show that it runs:
+those numbers say nothing of a GPU.
 """
 
 import argparse

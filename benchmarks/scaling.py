@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--repeats 3] [--json]
 
 A step samples every token of every answer (the end token is out of reach) and takes the gradient of
-their log-probabilities. One quantity grows while the others stay; each point is a process of its own,
+their log-probabilities. One quantity grows while the others stay; each point is its own process,
 so that its peak memory is its own. Slopes are least squares of log on log: 1 is linear. Attention
 alone may grow faster than its length.
 """

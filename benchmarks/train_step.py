@@ -17,6 +17,7 @@ Medians after a warm-up. Nothing else should run on the machine. JSON ends in "s
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import statistics
 import sys
@@ -123,7 +124,7 @@ def trl_step_s(recipe: Recipe, steps: int) -> float:
             ),
         )
         trainer.train()
-    gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(ends)]
     return statistics.median(gaps[WARM_UP - 1 :])
 
 

@@ -1,4 +1,4 @@
-"""What real models need: adapters, bfloat16, checkpointed blocks, measured threads. On small ones."""
+"""What real models need, on small ones: adapters, bfloat16, checkpointed blocks, threads."""
 
 import copy
 import json
@@ -23,7 +23,21 @@ from gradmass.training.train import train
 from gradmass.types import UsageError
 
 PROMPTS = ("1,2=3:", "10,11,12,13=100:")
-SMALL = ["--train.steps=4", "--train.num_problems=8", "--train.prompts_per_step=4", "--train.group_size=4", "--train.threads=1", "--eval.num_problems=2", "--eval.num_samples=2", "--eval.every=0", "--weight=reinforce", "--weight.signed=true", "--probe.every=2", "--probe.rank_every=2", "--optim.lr=1e-2"]
+SMALL = (
+    "--train.steps=4",
+    "--train.num_problems=8",
+    "--train.prompts_per_step=4",
+    "--train.group_size=4",
+    "--train.threads=1",
+    "--eval.num_problems=2",
+    "--eval.num_samples=2",
+    "--eval.every=0",
+    "--weight=reinforce",
+    "--weight.signed=true",
+    "--probe.every=2",
+    "--probe.rank_every=2",
+    "--optim.lr=1e-2",
+)
 
 
 def run_of(folder, *flags, steps=4):
@@ -184,7 +198,7 @@ def test_checkpointed_blocks_give_the_same_gradient_and_are_computed_again(shipp
         rollouts.answer_BT, sample(*shipped, PROMPTS, uniforms((4, 12), 0, "test")).answer_BT
     )
     calls = []
-    policy.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    policy.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
     plain = copy.deepcopy(shipped[0])
     for model in (policy, plain):
         answer_logprobs(model, rollouts, torch.arange(4)).sum().backward()
