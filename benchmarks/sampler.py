@@ -3,7 +3,7 @@
     python benchmarks/sampler.py [--repeats 5] [--threads 2] [--json]
 
 256 rollouts of the demo's policy (32 problems x 8, at most 20 tokens), 64 of an untrained model of
-10 million parameters (8 x 8, at most 128 tokens, ragged: each token ends one with probability 1/64).
+10 million parameters (8 x 8, at most 128 tokens, ragged: one ends with probability 1/64 a token).
 The best of the repeats counts on both sides. Nothing else should run on the machine.
 """
 

@@ -26,12 +26,21 @@ def test_five_steps_of_smollm2_with_an_adapter(tmp_path):
     script, model = ROOT / "examples" / "fetch_smollm2.py", tmp_path / "smollm2"
     subprocess.run([sys.executable, script, model], check=True, capture_output=True)
     run = tmp_path / "run"
-    flags = (
-        "--lora.rank=4 --train.steps=5 --train.num_problems=4 --train.prompts_per_step=2 "
-        "--train.group_size=4 --train.max_new_tokens=12 --train.threads=1 --eval.num_problems=1 "
-        "--eval.num_samples=2 --probe.every=0 --probe.rank_every=5 "
-        "--weight=reinforce --weight.signed=true"
-    ).split()
+    flags = [
+        "--lora.rank=4",
+        "--train.steps=5",
+        "--train.num_problems=4",
+        "--train.prompts_per_step=2",
+        "--train.group_size=4",
+        "--train.max_new_tokens=12",
+        "--train.threads=1",
+        "--eval.num_problems=1",
+        "--eval.num_samples=2",
+        "--probe.every=0",
+        "--probe.rank_every=5",
+        "--weight=reinforce",
+        "--weight.signed=true",
+    ]
     trained = command("train", "smollm2", f"--model.path={model}", *flags, "--out", run, "--json")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert trained["is_finished"]
