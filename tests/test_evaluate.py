@@ -322,6 +322,7 @@ class Writer:
     """A policy that writes one text for certain."""
 
     device = torch.device("cpu")
+    generation_config = None
 
     def __init__(self, tokens, vocab_size):
         self.tokens, self.vocab_size, self.t = tokens, vocab_size, 0
@@ -330,7 +331,7 @@ class Writer:
         self.t = 0 if cache is None else self.t + 1
         logits = torch.full((len(input_ids), 1, self.vocab_size), -100.0)
         logits[:, :, self.tokens[self.t]] = 0.0
-        cache = SimpleNamespace(batch_select_indices=lambda rows: None)
+        cache = SimpleNamespace(layers=[], batch_select_indices=lambda rows: None)
         return SimpleNamespace(logits=logits, cache=cache)
 
 

@@ -331,9 +331,9 @@ def test_the_entropy_bonus_is_the_mean_over_tokens_and_has_its_gradient(policy, 
 
 def test_the_policy_at_the_first_update_is_remembered_only_where_it_is_needed(shipped, drawn):
     model = shipped[0]
-    assert with_proximal(LossConfig(), model, drawn) is drawn
+    assert with_proximal(LossConfig(), model, drawn, 10**9) is drawn
     stale = replace(drawn, logprobs_BT=drawn.logprobs_BT - 0.5 * drawn.answer_mask_BT)
-    held = with_proximal(LossConfig(importance_cap=1.2), model, stale)
+    held = with_proximal(LossConfig(importance_cap=1.2), model, stale, 10**9)
     expected = answer_logprobs(model, drawn, torch.arange(12))
     torch.testing.assert_close(held.proximal_BT, expected.detach())
     assert not held.proximal_BT.requires_grad

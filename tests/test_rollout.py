@@ -31,6 +31,7 @@ class FixedPolicy:
     """A policy whose logits at answer token t are row t of a table, whatever was written."""
 
     device = torch.device("cpu")
+    generation_config = None
 
     def __init__(self, logits):
         self.logits_TV, self.t = torch.as_tensor(logits, dtype=torch.float32), 0
@@ -38,7 +39,7 @@ class FixedPolicy:
     def __call__(self, *, input_ids, cache=None, **_):
         self.t = 0 if cache is None else self.t + 1
         row = self.logits_TV[min(self.t, len(self.logits_TV) - 1)]
-        cache = SimpleNamespace(batch_select_indices=lambda rows: None)
+        cache = SimpleNamespace(layers=[], batch_select_indices=lambda rows: None)
         return SimpleNamespace(logits=row.expand(len(input_ids), 1, -1), cache=cache)
 
 

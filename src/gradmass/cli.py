@@ -27,6 +27,7 @@ COMMANDS = {
     "report": "write one HTML page about runs",
     "explore": "write a page with sliders: what weights and FADE's controller do",
     "sft": "make a supervised start by a recipe",
+    "merge": "work a trained LoRA adapter into its model",
     "verify": "judge one answer",
     "doctor": "look whether an installed engine fits, and what its settings do to a weight",
 }

@@ -262,7 +262,7 @@ def test_an_unknown_word_is_refused_with_the_nearest(refused, argv, wanted):
         ("report used", "used is no run directory: cannot read config.json"),
         ("report gone", "gone is no run directory: cannot read config.json"),
         ("sft nope", "there is no recipe 'nope'"),
-        ("sft demo", "unknown key 'weight' in demo; known: model, seed, task, train"),
+        ("sft demo", "unknown key 'weight' in demo; known: data, lora, model, prompt, seed"),
         ("sft --out used", "output folder used is already used; name another with --out"),
         ("sft --out file", "output folder file is already used; name another with --out"),
         ("sft --out file/x", "cannot write to output folder file/x: Not a directory"),

@@ -14,9 +14,9 @@ from gradmass.config import TinyModelConfig
 from gradmass.evaluation import Question, Sampling
 from gradmass.tasks import Problem
 from gradmass.training import generate
-from gradmass.training.generate import LocalEngine, chat_renderer, draws, end_tokens, start_text
+from gradmass.training.generate import LocalEngine, chat_renderer, draws, start_text
 from gradmass.training.model import tiny_model
-from gradmass.training.rollout import DIVERGED
+from gradmass.training.rollout import DIVERGED, end_tokens
 from gradmass.types import UsageError
 
 

@@ -4,11 +4,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from gradmass.config import PromptConfig, Recipe
 from gradmass.evaluation import Engine, PromptFormat, Sampling
 from gradmass.evaluation.identity import model_sha256
+from gradmass.record import Run
 from gradmass.record.samples import read_config
+from gradmass.tables import from_tables
 from gradmass.tasks import Problem, Task
 from gradmass.types import UsageError
 
@@ -82,7 +85,7 @@ def served_model(arguments: "Arguments", sampling: Sampling) -> Model:
 
 def local_model(
     arguments: "Arguments",
-    run_model: Path | None,
+    run: Run | None,
     sampling: Sampling,
     prompts: Sequence[str],
     *,
@@ -104,13 +107,14 @@ def local_model(
         longest_prompt,
         lost_characters,
     )
+    from gradmass.training.policy import prompt_renderer
+    from gradmass.training.rollout import end_tokens
 
-    folder = find_model(arguments.model) if run_model is None else str(run_model)
+    folder = find_model(arguments.model) if run is None else str(run.model_dir)
     model, tokenizer = load_model(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    prompt_format, render, ends = _reading(
-        arguments, model, tokenizer, is_run=run_model is not None
-    )
+    asked = _asked(arguments.prompt, run, tokenizer)
+    render = prompt_renderer(asked, tokenizer, arguments.model)
     rendered = [render(prompt) for prompt in prompts]
     notes = []
     if is_exact:
@@ -138,9 +142,14 @@ def local_model(
     return Model(
         name=arguments.model,
         identity=model_sha256(Path(folder)),
-        prompt_format=prompt_format,
+        prompt_format=asked.template,
         engine=generate.LocalEngine(
-            model, tokenizer, sampling, batch_size=batch_size, render=render, ends=ends
+            model,
+            tokenizer,
+            sampling,
+            batch_size=batch_size,
+            render=render,
+            ends=end_tokens(model, tokenizer),
         ),
         batch_size=batch_size,
         exact=exact,
@@ -148,24 +157,18 @@ def local_model(
     )
 
 
-def _reading(
-    arguments: "Arguments", model: Any, tokenizer: Any, *, is_run: bool
-) -> tuple[PromptFormat, Callable[[str], str], Any]:
-    """How prompts are read: their format, prompt to text, and what ends an answer.
-
-    A run is asked as it was trained: bare prompts, ended by the tokenizer's own token.
-    """
-    from gradmass.training import generate
-
-    is_chat = not is_run and tokenizer.chat_template is not None
-    prompt_format: PromptFormat = "chat" if is_chat else "plain"
-    if arguments.prompt != "auto":
-        prompt_format = arguments.prompt
-    if prompt_format == "chat":
-        render = generate.chat_renderer(tokenizer, arguments.model)
-    else:
-        render = str if is_run else generate.start_text(tokenizer).__add__
-    return prompt_format, render, None if is_run else generate.end_tokens(model, tokenizer)
+def _asked(
+    template: PromptFormat | Literal["auto"], run: Run | None, tokenizer: Any
+) -> PromptConfig:
+    """How prompts are put: a run's as it was trained, a chat model's in its template."""
+    asked = PromptConfig()
+    if run is not None:
+        asked = from_tables(Recipe, run.config["recipe"], str(run.path / "config.json")).prompt
+    elif tokenizer.chat_template is not None:
+        asked = PromptConfig(template="chat")
+    if template != "auto" and template != asked.template:
+        asked = PromptConfig(template=template, instruction=asked.instruction)
+    return asked
 
 
 def _batch_size(arguments: "Arguments") -> int | None:

@@ -27,6 +27,7 @@ from gradmass.registry import user_files
 from gradmass.tables import from_tables, load_recipe, to_tables
 from gradmass.tasks import Problem, Task
 from gradmass.tasks.countdown import Countdown
+from gradmass.tasks.dressed import dress
 from gradmass.types import UsageError
 
 KS = (1, 10, 100)
@@ -72,7 +73,7 @@ class Arguments:
     """Texts before which an answer ends, beside the model's own end tokens."""
     prompt: Literal["auto", "chat", "plain"] = "auto"
     """A prompt as a user's message in the chat template, or as plain text to continue; auto: chat
-    where the model has a template and with --endpoint, plain for runs, which are trained so."""
+    where the model has a template and with --endpoint, as it was trained for runs."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Seed of the sampled answers; the run's, else 0."""
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
@@ -109,7 +110,6 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(arguments.model)
     has_run = arguments.endpoint is None and (folder / "state.json").exists()
     run = Run(folder) if has_run else None
-    run_model = None if run is None else run.model_dir
     asked = _resolve(arguments, run, task_flags)
     if not asked.num_samples and not _is_exact(asked):
         raise UsageError(
@@ -123,9 +123,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.endpoint is not None:
         model: Model = served_model(arguments, asked.sampling)
     else:
-        model = local_model(
-            arguments, run_model, asked.sampling, prompts, is_exact=_is_exact(asked)
-        )
+        model = local_model(arguments, run, asked.sampling, prompts, is_exact=_is_exact(asked))
     for note in [*model.notes, *_notes(arguments, asked)]:
         print(f"gradmass: note: {note}", file=sys.stderr)
     results = _evaluate(arguments, argv, asked, model)
@@ -155,6 +153,8 @@ def _resolve(arguments: Arguments, run: Run | None, task_flags: Sequence[str]) -
             "seed": recipe.seed,
         }
     task = load_recipe(Sections, None, task_flags, start=stored).task
+    # A run is judged as it was trained: format and answer both have to be right.
+    task = task if run is None else dress(task, str, recipe.prompt.format)
     splits = arguments.split or task.splits[1:] or task.splits
     lists_answers = task.solutions(first_problems(task, splits[0], 1)[0]) is not None
     # A task that lists its right answers is generated, without end, and they are short.

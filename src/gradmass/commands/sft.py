@@ -17,14 +17,16 @@ from gradmass.tables import load_recipe, to_toml
 
 @dataclass(frozen=True)
 class Arguments:
-    """Make a supervised start: a tiny Qwen2 that has seen random solved problems of a task.
+    """Make a supervised start: a model that has seen solved problems.
 
-    Any field of the recipe is a flag too: --train.steps 1000, --model.hidden-size 96. The result
-    is a folder in Hugging Face format.
+    A tiny Qwen2 made from nothing, or with --start.path FOLDER a model of any size; solved problems
+    of the task, or with --data.path FILE rows of your own (prompt and completion, or messages). Any
+    field of the recipe is a flag too: --train.steps 1000, --lora.rank 16. The result is a folder in
+    Hugging Face format, or with an adapter in peft's.
     """
 
     recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]")] = None
-    """A TOML file, or the name of a shipped recipe (sft_countdown)."""
+    """A TOML file, or the name of a shipped recipe (sft_countdown, smollm2_sft)."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("checkpoint")
     """Folder to write; must be new or empty."""
     dry_run: bool = False

@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     # Imported before the run directory is made: without torch nothing is left behind.
     from gradmass.training.model import resolve_model
-    from gradmass.training.train import resolve_threads
+    from gradmass.training.threads import resolve_threads
 
     resolve_model(recipe.model.path)
     recipe = resolve_threads(recipe)

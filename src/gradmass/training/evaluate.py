@@ -21,7 +21,8 @@ from gradmass.training.clock import Clock
 from gradmass.training.generate import LocalEngine, default_batch_size
 from gradmass.training.model import longest_prompt
 from gradmass.training.probes.change import ChangeProbe
-from gradmass.training.rollout import DIVERGED, encode_prompts
+from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens
+from gradmass.training.terms import hidden_terms, logits_at_once
 from gradmass.types import UsageError
 
 KS = (1, 10, 100)
@@ -258,14 +259,24 @@ def _score_batch(
     first_NV = output.logits[row_N, -1].float().log_softmax(-1)
     logprobs_NT = first_NV.gather(-1, answer_NT[:, :1])
     if width > 1:
-        rest_NTV = model(
-            input_ids=answer_NT[:, :-1],
-            attention_mask=torch.cat([mask_PT[row_N], answer_mask_NT[:, :-1]], dim=1),
-            position_ids=mask_PT[row_N].sum(1, keepdim=True) + step_T[:-1],
-            cache=output.cache,
-            use_cache=True,
-        ).logits
-        rest_NT = rest_NTV.float().log_softmax(-1).gather(-1, answer_NT[:, 1:, None]).squeeze(-1)
+        inputs = {
+            "input_ids": answer_NT[:, :-1],
+            "attention_mask": torch.cat([mask_PT[row_N], answer_mask_NT[:, :-1]], dim=1),
+            "position_ids": mask_PT[row_N].sum(1, keepdim=True) + step_T[:-1],
+            "cache": output.cache,
+            "use_cache": True,
+        }
+        if answer_NT[:, 1:].numel() * first_NV.shape[1] <= logits_at_once(model):
+            rest_NTV = model(**inputs).logits.float().log_softmax(-1)
+            rest_NT = rest_NTV.gather(-1, answer_NT[:, 1:, None]).squeeze(-1)
+        else:
+            hidden_NTD = model.base_model(**inputs).last_hidden_state
+            is_there_NT = answer_mask_NT[:, 1:]
+            rest_M, _ = hidden_terms(
+                model, hidden_NTD[is_there_NT], answer_NT[:, 1:][is_there_NT], with_entropy=False
+            )
+            rest_NT = torch.zeros(is_there_NT.shape, device=model.device)
+            rest_NT = rest_NT.masked_scatter(is_there_NT, rest_M)
         logprobs_NT = torch.cat([logprobs_NT, rest_NT], dim=1)
     total_N: Tensor = torch.where(answer_mask_NT, logprobs_NT.double(), 0.0).sum(1)
     return total_N.tolist()
@@ -294,7 +305,8 @@ def count_right(
     sampling = Sampling(max_new_tokens=max_new_tokens, seed=seed)
     longest = longest_prompt(tokenizer, [problem.prompt for problem in problems])
     batch_size = default_batch_size(model, longest, max_new_tokens)
-    engine = LocalEngine(model, tokenizer, sampling, batch_size=batch_size)
+    ends = end_tokens(model, tokenizer)
+    engine = LocalEngine(model, tokenizer, sampling, batch_size=batch_size, ends=ends)
     tally = Tally([problem.id for problem in problems], num_samples)
     details = _Details()
     collect(task, "", problems, engine, tally, folder=details)

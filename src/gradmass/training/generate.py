@@ -41,17 +41,6 @@ def default_batch_size(model: PreTrainedModel, longest_prompt: int, max_new_toke
     return max(1, tokens // (longest_prompt + max_new_tokens))
 
 
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """All tokens that end an answer: the tokenizer's, and those of the generation config.
-
-    Chat models list several: one ends a turn, another a text.
-    """
-    listed = model.generation_config.eos_token_id if model.generation_config else None
-    if listed is None:
-        listed = []
-    return frozenset({tokenizer.eos_token_id, *([listed] if isinstance(listed, int) else listed)})
-
-
 class LocalEngine:
     """A model in this process.
 
@@ -111,7 +100,8 @@ class LocalEngine:
         ]
         draws_BT = torch.as_tensor(np.stack(rows), device=device)
         try:
-            decoder = Decoder(self._model, *encode_prompts(self._tokenizer, prompts, device), row_B)
+            prompts_PT = encode_prompts(self._tokenizer, prompts, device)
+            decoder = Decoder(self._model, *prompts_PT, row_B, draws_BT.shape[1])
             tokens_BT, length_B, is_ended_B = self._write(decoder, draws_BT)
         except torch.OutOfMemoryError as error:
             raise UsageError(
@@ -136,32 +126,42 @@ class LocalEngine:
     def _write(self, decoder: Decoder, draws_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens of the answers, padded; how many are each one's; and whether it ended."""
         ends = torch.tensor(sorted(self._ends), device=draws_BT.device)
-        is_live_B1 = torch.ones_like(draws_BT[:, :1], dtype=torch.bool)
-        columns: list[Tensor] = []
-        length_B = torch.zeros_like(is_live_B1[:, 0], dtype=torch.long)
+        token_BT = torch.full_like(draws_BT, self._tokenizer.pad_token_id, dtype=torch.long)
+        length_B = torch.zeros_like(token_BT[:, 0])
+        is_ended_B = torch.zeros_like(length_B, dtype=torch.bool)
+        rows_N, is_live_N1 = (
+            torch.arange(len(draws_BT), device=draws_BT.device),
+            ~is_ended_B[:, None],
+        )
         for t in range(draws_BT.shape[1]):
-            token_B1 = _draw(decoder.logits_BV, draws_BT[:, t : t + 1], self._sampling)
-            token_B1[~is_live_B1] = self._tokenizer.pad_token_id
-            columns.append(token_B1)
-            length_B += is_live_B1[:, 0]
-            was_live_B1 = is_live_B1
-            is_live_B1 = is_live_B1 & ~torch.isin(token_B1, ends)
+            token_N1 = _draw(decoder.logits_BV, draws_BT[rows_N, t, None], self._sampling)
+            live_N = is_live_N1[:, 0]
+            live = rows_N[live_N]
+            token_BT[live, t], length_B[live] = token_N1[live_N, 0], t + 1
+            was_live_N1, is_live_N1 = is_live_N1, is_live_N1 & ~torch.isin(token_N1, ends)
             if self._stops.texts:
-                tail_BT = torch.cat(columns[-self._stops.num_tokens :], dim=1)
-                is_live_B1 = is_live_B1 & ~self._is_stopped(tail_BT, is_live_B1)
-            if t + 1 == draws_BT.shape[1] or not bool(is_live_B1.any()):
+                first = max(0, t + 1 - self._stops.num_tokens)
+                is_live_N1 = is_live_N1 & ~self._is_stopped(
+                    token_BT[rows_N, first : t + 1], is_live_N1
+                )
+            is_ended_B[live] = ~is_live_N1[live_N, 0]
+            if t + 1 == draws_BT.shape[1] or not bool(is_live_N1.any()):
                 break
-            decoder.feed(token_B1, was_live_B1)
-        return torch.cat(columns, dim=1), length_B, ~is_live_B1[:, 0]
+            kept = decoder.retire(is_live_N1[:, 0])
+            if kept is not None:
+                rows_N, token_N1 = rows_N[kept], token_N1[kept]
+                was_live_N1 = is_live_N1 = is_live_N1[kept]
+            decoder.feed(token_N1, was_live_N1)
+        return token_BT[:, : t + 1], length_B, is_ended_B
 
-    def _is_stopped(self, tail_BT: Tensor, is_live_B1: Tensor) -> Tensor:
+    def _is_stopped(self, tail_NT: Tensor, is_live_N1: Tensor) -> Tensor:
         """Whether the last tokens of an answer hold a stop text; it ends there."""
-        live = is_live_B1[:, 0].nonzero()[:, 0].tolist()
-        tails = self._batch_decode([tail_BT[b].tolist() for b in live])
-        is_stopped_B1 = torch.zeros_like(is_live_B1)
-        for b, tail in zip(live, tails, strict=True):
-            is_stopped_B1[b] = self._stops.is_in(tail)
-        return is_stopped_B1
+        live = is_live_N1[:, 0].nonzero()[:, 0].tolist()
+        tails = self._batch_decode([tail_NT[n].tolist() for n in live])
+        is_stopped_N1 = torch.zeros_like(is_live_N1)
+        for n, tail in zip(live, tails, strict=True):
+            is_stopped_N1[n] = self._stops.is_in(tail)
+        return is_stopped_N1
 
     def _decode(self, answers: Sequence[list[int]]) -> list[str]:
         """Texts without the end token; any other special token stays visible.
@@ -230,24 +230,33 @@ def start_text(tokenizer: PreTrainedTokenizerFast) -> str:
     return ""
 
 
-def chat_renderer(tokenizer: PreTrainedTokenizerFast, name: str) -> Callable[[str], str]:
+def chat_renderer(
+    tokenizer: PreTrainedTokenizerFast, name: str, system: str = ""
+) -> Callable[[str], str]:
     """Render a prompt as a user's turn, with the start of the model's.
 
     Args:
         tokenizer: Whose chat template it is.
         name: Of the model, for messages.
+        system: A system message before it; none if empty.
 
     Raises:
         UsageError: There is no chat template; on rendering, where the template fails.
     """
     if tokenizer.chat_template is None:
-        raise UsageError(f"the tokenizer of {name!r} has no chat template: use --prompt plain")
+        raise UsageError(
+            f"the tokenizer of {name!r} has no chat template: use --prompt plain, or in a recipe "
+            'prompt.template = "plain"'
+        )
     import jinja2
 
+    before = [{"role": "system", "content": system}] if system else []
+
     def render(prompt: str) -> str:
+        messages = [*before, {"role": "user", "content": prompt}]
         try:
             text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+                messages, tokenize=False, add_generation_prompt=True
             )
         except jinja2.TemplateError as error:
             raise UsageError(

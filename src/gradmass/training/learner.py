@@ -9,12 +9,14 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from gradmass.config import OptimConfig, Recipe
+from gradmass.config import Recipe
 from gradmass.record import Checkpoint
 from gradmass.record.files import write_json
 from gradmass.tables import differences, to_tables
 from gradmass.training.entropy_bonus import EntropyBonus
-from gradmass.training.model import load_model, save_model
+from gradmass.training.masters import make_optimizer
+from gradmass.training.model import save_model
+from gradmass.training.policy import load_policy
 from gradmass.training.source import Parameters
 from gradmass.types import State, UsageError
 
@@ -55,13 +57,13 @@ def saved_learner(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Learner, list
     Raises:
         UsageError: The checkpoint is damaged, or of another recipe.
     """
-    policy, _ = load_model(str(checkpoint.folder))
+    policy, *_ = load_policy(recipe.model, recipe.lora, recipe.seed, checkpoint.folder)
     optimizer = make_optimizer(recipe.optim, policy)
     file = checkpoint.folder / RECIPE_FILE
     try:
         trained_by = json.loads(file.read_text())
         file = checkpoint.folder / TRAINER_FILE
-        saved = torch.load(file, weights_only=True)
+        saved = torch.load(file, weights_only=True, map_location=policy.device)
         past, bonus = saved["past"], EntropyBonus(recipe.entropy, saved["bonus"])
         # It holds the learning rate too: the recipe's own is what it was, or is refused below.
         optimizer.load_state_dict(saved["optimizer"])
@@ -101,16 +103,3 @@ def save_learner(
             f"cannot save the checkpoint after step {learner.step} in {folder.parents[1]}: "
             f"{error}; make room and go on with --resume"
         ) from error
-
-
-def make_optimizer(config: OptimConfig, policy: PreTrainedModel) -> torch.optim.Optimizer:
-    """AdamW, or gradient descent without momentum."""
-    if config.type == "adamw":
-        return torch.optim.AdamW(
-            policy.parameters(),
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
-    return torch.optim.SGD(policy.parameters(), lr=config.lr, weight_decay=config.weight_decay)

@@ -1,6 +1,7 @@
 """The clipped policy-gradient loss. It is given numbers and never learns a weight's name."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from transformers import PreTrainedModel
 
 from gradmass.config import LossConfig
 from gradmass.training.kl import kl_estimate
+from gradmass.training.passes import passes
 from gradmass.training.rollout import Rollouts, answer_logprobs, answer_terms
 
 
@@ -220,7 +222,21 @@ def batch_loss(
     )
 
 
-def with_proximal(config: LossConfig, policy: PreTrainedModel, rollouts: Rollouts) -> Rollouts:
+def joined(parts: Sequence[Loss]) -> Loss:
+    """The loss of a batch from its parts, the rollouts in their order; it carries no gradient."""
+
+    def column(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values)
+
+    columns = {f.name: column(f.name) for f in fields(Loss) if f.name != "value"}
+    total = torch.stack([part.value.detach() for part in parts]).sum()
+    return Loss(value=total, **columns)  # type: ignore[arg-type]
+
+
+def with_proximal(
+    config: LossConfig, policy: PreTrainedModel, rollouts: Rollouts, tokens_at_once: int
+) -> Rollouts:
     """The rollouts with log-probabilities under the policy at their batch's first update.
 
     They are needed where importance sampling is truncated, and cost a forward pass; elsewhere the
@@ -228,6 +244,11 @@ def with_proximal(config: LossConfig, policy: PreTrainedModel, rollouts: Rollout
     """
     if not config.importance_cap:
         return rollouts
-    rows = torch.arange(len(rollouts.is_ended_B), device=rollouts.is_ended_B.device)
+    proximal_BT = torch.zeros_like(rollouts.logprobs_BT)
+    rows = torch.arange(len(proximal_BT), device=proximal_BT.device)
     with torch.no_grad():
-        return replace(rollouts, proximal_BT=answer_logprobs(policy, rollouts, rows))
+        for part, chosen in passes(rollouts, rows, tokens_at_once):
+            every = torch.arange(len(chosen), device=chosen.device)
+            logprobs_NT = answer_logprobs(policy, part, every)
+            proximal_BT[chosen, : logprobs_NT.shape[1]] = logprobs_NT
+        return replace(rollouts, proximal_BT=proximal_BT)

@@ -20,6 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from gradmass.config import TinyModelConfig
+from gradmass.training.lora import base_path, has_adapter, is_adapter, merge_adapter, save_adapter
 from gradmass.types import UsageError
 
 PAD, END = "<pad>", "<end>"
@@ -73,13 +74,14 @@ def resolve_model(path: str) -> str:
     """The folder of a checkpoint that ships with the package, or the path itself.
 
     Raises:
-        UsageError: Neither a shipped checkpoint nor a folder with a ``config.json``.
+        UsageError: Neither a shipped checkpoint nor a folder with a ``config.json``, or with an
+            adapter.
     """
     shipped = files("gradmass") / "checkpoints"
     names = sorted(entry.name for entry in shipped.iterdir())
     if path in names:
         return str(shipped / path)
-    if not (Path(path) / "config.json").is_file():
+    if not (Path(path) / "config.json").is_file() and not is_adapter(Path(path)):
         raise UsageError(
             f"no model at {path!r}: not a folder in Hugging Face format (with a config.json), "
             f"nor a shipped checkpoint ({', '.join(names)})"
@@ -112,11 +114,16 @@ def find_model(name: str) -> str:
 def load_model(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Load a causal LM and its tokenizer from a folder or a shipped checkpoint's name.
 
+    A folder with an adapter alone gives the model it was trained on with the adapter worked in.
+
     Raises:
         UsageError: Nothing usable there, parameters or the tokenizer's files are missing, or the
             model does not know the tokenizer's end token.
     """
     folder = resolve_model(path)
+    if is_adapter(Path(folder)):
+        model, tokenizer = load_model(base_path(Path(folder)))
+        return merge_adapter(model, Path(folder)).eval(), tokenizer
     try:
         with without_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -220,9 +227,12 @@ def lost_characters(
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write model and tokenizer in Hugging Face format."""
+    """Write model and tokenizer in Hugging Face format; of a model with an adapter, the adapter."""
     with without_progress_bars():
-        model.save_pretrained(folder)
+        if has_adapter(model):
+            save_adapter(model, folder)
+        else:
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
 

@@ -1,5 +1,6 @@
 """Sampling: G answers to each prompt from the policy, with log-probabilities and entropies."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from gradmass.training.cache import make_room
+from gradmass.training.terms import LOGITS_AT_ONCE, answer_token_terms
 from gradmass.types import UsageError
 
 
@@ -44,6 +47,10 @@ class Rollouts:
 
 ENTROPY_KIND = "exact softmax entropy, temperature 1, mean over answer tokens with end token"
 """What ``Rollouts.mean_entropy_nats`` is; entropies of another kind are other numbers."""
+VECTOR = 32
+"""Numbers that the widest vector loops treat at once."""
+RETIRE_AT = 0.75
+"""Share of the rows being computed below which those of answers that ended are dropped."""
 DIVERGED = "the policy gives NaN or infinite logits: it has diverged (try a smaller optim.lr)"
 
 
@@ -55,6 +62,17 @@ def uniforms(shape: tuple[int, ...], seed: int, stream: str, step: int = 0) -> n
     """
     words = [seed, step, *stream.encode()]
     return np.random.default_rng(words).random(shape)
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """All tokens that end an answer: the tokenizer's, and those of the generation config.
+
+    Chat models list several: one ends a turn, another a text.
+    """
+    listed = model.generation_config.eos_token_id if model.generation_config else None
+    if listed is None:
+        listed = []
+    return frozenset({tokenizer.eos_token_id, *([listed] if isinstance(listed, int) else listed)})
 
 
 def encode_prompts(
@@ -86,13 +104,19 @@ class Decoder:
         prompt_PT: Prompt tokens, padded on the left.
         mask_PT: True where a prompt token is no padding.
         row_B: Which prompt each answer belongs to.
+        max_new_tokens: Longest answer.
 
     Attributes:
         logits_BV: Of the next token of each answer.
     """
 
     def __init__(
-        self, model: PreTrainedModel, prompt_PT: Tensor, mask_PT: Tensor, row_B: Tensor
+        self,
+        model: PreTrainedModel,
+        prompt_PT: Tensor,
+        mask_PT: Tensor,
+        row_B: Tensor,
+        max_new_tokens: int,
     ) -> None:
         positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
         output = model(
@@ -102,7 +126,7 @@ class Decoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        output.cache.batch_select_indices(row_B)
+        make_room(output.cache, row_B, max_new_tokens - 1)
         self._model, self._cache = model, output.cache
         self._mask_BT, self._position_B1 = mask_PT[row_B], positions_PT[row_B, -1:]
         self.logits_BV = output.logits[row_B, -1]
@@ -119,6 +143,27 @@ class Decoder:
             use_cache=True,
         )
         self.logits_BV = output.logits[:, -1]
+
+    def retire(self, is_live_N: Tensor) -> Tensor | None:
+        """Drop the rows of answers that ended, once they are many; call it before ``feed``.
+
+        Vector instructions leave an odd rest to scalar ones, whose last bits differ. So that no
+        number depends on how many rows are left, enough dead ones stay to fill whole vectors.
+
+        Args:
+            is_live_N: Which of the rows go on.
+
+        Returns:
+            The rows that stay, in their order; None if all do.
+        """
+        step = VECTOR // math.gcd(VECTOR, self.logits_BV.shape[-1])
+        num_kept = -(-int(is_live_N.sum()) // step) * step
+        if num_kept > RETIRE_AT * len(is_live_N):
+            return None
+        kept = (~is_live_N).to(torch.uint8).argsort(stable=True)[:num_kept].sort().values
+        self._cache.batch_select_indices(kept)
+        self._mask_BT, self._position_B1 = self._mask_BT[kept], self._position_B1[kept]
+        return kept
 
 
 @torch.inference_mode()
@@ -143,31 +188,41 @@ def sample(
         UsageError: The policy gives a NaN or infinite logit.
     """
     num_rollouts, max_new_tokens = uniforms_BT.shape
-    group_size = num_rollouts // len(prompts)
-    prompt_PT, mask_PT = encode_prompts(tokenizer, prompts, model.device)
-    row_B = torch.arange(len(prompts), device=model.device).repeat_interleave(group_size)
-    decoder = Decoder(model, prompt_PT, mask_PT, row_B)
-    draws_BT = torch.as_tensor(uniforms_BT, device=model.device)
-    is_ended_B = torch.zeros(num_rollouts, dtype=torch.bool, device=model.device)
-    columns: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    group_size, device = num_rollouts // len(prompts), model.device
+    prompt_PT, mask_PT = encode_prompts(tokenizer, prompts, device)
+    row_B = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
+    ends = torch.tensor(sorted(end_tokens(model, tokenizer)), device=device)
+    draws_BT = torch.as_tensor(uniforms_BT, device=device)
+    shape = (num_rollouts, max_new_tokens)
+    answer_BT = torch.full(shape, tokenizer.pad_token_id, device=device)
+    mask_BT = torch.zeros(shape, dtype=torch.bool, device=device)
+    logprobs_BT, entropy_BT = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+    is_ended_B = torch.zeros(num_rollouts, dtype=torch.bool, device=device)
+    decoder = Decoder(model, prompt_PT, mask_PT, row_B, max_new_tokens)
+    rows_N, is_live_N1 = torch.arange(num_rollouts, device=device), ~is_ended_B[:, None]
     for t in range(max_new_tokens):
-        token_B1, logprob_B1, entropy_B1 = _draw(decoder.logits_BV, draws_BT[:, t : t + 1])
-        token_B1[is_ended_B] = tokenizer.pad_token_id
-        columns.append((token_B1, logprob_B1, entropy_B1, ~is_ended_B[:, None]))
-        is_ended_B = is_ended_B | (token_B1[:, 0] == tokenizer.eos_token_id)
-        if t + 1 == max_new_tokens or bool(is_ended_B.all()):
+        token_N1, logprob_N1, entropy_N1 = _draw(decoder.logits_BV, draws_BT[rows_N, t, None])
+        live_N = is_live_N1[:, 0]
+        live = rows_N[live_N]
+        answer_BT[live, t], mask_BT[live, t] = token_N1[live_N, 0], True
+        logprobs_BT[live, t] = logprob_N1[live_N, 0].float()
+        entropy_BT[live, t] = entropy_N1[live_N, 0].float()
+        was_live_N1, is_live_N1 = is_live_N1, is_live_N1 & ~torch.isin(token_N1, ends)
+        is_ended_B[live] = ~is_live_N1[live_N, 0]
+        if t + 1 == max_new_tokens or not bool(is_live_N1.any()):
             break
-        decoder.feed(token_B1, columns[-1][3])
-    answer_BT, logprobs_BT, entropy_BT, answer_mask_BT = (
-        torch.cat(column, dim=1) for column in zip(*columns, strict=True)
-    )
+        kept = decoder.retire(is_live_N1[:, 0])
+        if kept is not None:
+            rows_N, token_N1 = rows_N[kept], token_N1[kept]
+            was_live_N1 = is_live_N1 = is_live_N1[kept]
+        decoder.feed(token_N1, was_live_N1)
     return Rollouts(
         prompt_BT=prompt_PT[row_B],
         prompt_mask_BT=mask_PT[row_B],
-        answer_BT=answer_BT,
-        answer_mask_BT=answer_mask_BT,
-        logprobs_BT=logprobs_BT.float() * answer_mask_BT,
-        entropy_BT=entropy_BT.float() * answer_mask_BT,
+        answer_BT=answer_BT[:, : t + 1],
+        answer_mask_BT=mask_BT[:, : t + 1],
+        logprobs_BT=logprobs_BT[:, : t + 1],
+        entropy_BT=entropy_BT[:, : t + 1],
         is_ended_B=is_ended_B,
     )
 
@@ -214,26 +269,23 @@ def answer_terms(
     Returns:
         Shapes ``[N, T]``, 0 at padding. A word that is impossible adds nothing to an entropy.
     """
-    answer_NT, mask_NT = rollouts.answer_BT[rows], rollouts.answer_mask_BT[rows]
-    prompt_mask_NT = rollouts.prompt_mask_BT[rows]
-    attention_NT = torch.cat([prompt_mask_NT, mask_NT], dim=1)
-    logits_NTV = model(
-        input_ids=torch.cat([rollouts.prompt_BT[rows], answer_NT], dim=1),
-        attention_mask=attention_NT,
-        position_ids=(attention_NT.cumsum(1) - 1).clamp(min=0),
-        use_cache=False,
-        logits_to_keep=answer_NT.shape[1] + 1,
-    ).logits[:, :-1]
-    logprobs_NTV = logits_NTV.float().log_softmax(-1)
-    logprobs_NT = logprobs_NTV.gather(-1, answer_NT[..., None]).squeeze(-1) * mask_NT
-    if not with_entropy:
-        return logprobs_NT, None
-    finite_NTV = logprobs_NTV.clamp(min=torch.finfo(logprobs_NTV.dtype).min)
-    return logprobs_NT, -(logprobs_NTV.exp() * finite_NTV).sum(-1) * mask_NT
+    return answer_token_terms(
+        model,
+        rollouts.prompt_BT[rows],
+        rollouts.prompt_mask_BT[rows],
+        rollouts.answer_BT[rows],
+        rollouts.answer_mask_BT[rows],
+        with_entropy=with_entropy,
+    )
 
 
 def _draw(logits_BV: Tensor, draws_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A token for each row with its log-probability and the entropy of its distribution."""
+    num_rows = max(1, LOGITS_AT_ONCE[logits_BV.device.type] // logits_BV.shape[-1])
+    if len(logits_BV) > num_rows:  # float64 copies of all would be many times the model's own
+        pieces = zip(logits_BV.split(num_rows), draws_B1.split(num_rows), strict=True)
+        parts = [_draw(logits, draws) for logits, draws in pieces]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
     logprobs_BV = logits_BV.float().log_softmax(-1)
     probabilities_BV = logprobs_BV.exp()
     token_B1 = pick(probabilities_BV, draws_B1)

@@ -25,6 +25,7 @@ from gradmass.evaluation.judge import judge
 from gradmass.rewards import Verdict
 from gradmass.tasks import Problem
 from gradmass.training.clock import Clock
+from gradmass.training.policy import copy_policy
 from gradmass.training.rollout import Rollouts, decode, sample, uniforms
 
 Parameters = dict[str, Tensor]
@@ -81,7 +82,7 @@ class BatchSource:
         self._recipe, self._policy, self._problems = recipe, policy, problems
         self._lag = config.policy_lag or config.max_lag
         self._is_ahead = self._lag > 0
-        self._sampler = copy.deepcopy(policy) if self._is_ahead else policy
+        self._sampler = copy_policy(policy) if self._is_ahead else policy
         # A tokenizer pads by changing itself, so two threads need two.
         self._tokenizer = copy.deepcopy(tokenizer) if self._is_ahead else tokenizer
         self._past: deque[Parameters] = deque(past, maxlen=config.policy_lag + 1)
@@ -153,7 +154,7 @@ class BatchSource:
             with self._lock:
                 version = self._newest_step, self._past[-1]
         policy_step, parameters = version
-        self._sampler.load_state_dict(parameters)
+        self._sampler.load_state_dict(parameters, strict=False)  # what is not trained stays
         sampled = self._sample(step, policy_step)
         # Judged by a thread of its own: the next batch is sampled meanwhile.
         return replace(sampled, verdicts=self._judging.submit(sampled.verdicts).result)
@@ -192,5 +193,9 @@ class BatchSource:
 
 
 def copy_parameters(model: PreTrainedModel) -> Parameters:
-    """The parameters as they are now."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    """The parameters that are trained, as they are now."""
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in model.named_parameters()
+        if tensor.requires_grad
+    }

@@ -5,7 +5,6 @@ evaluate, record. Every random draw is fixed by the seed and the step, so the sa
 same rows, and a run that was interrupted goes on as if it had not been.
 """
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,8 +24,11 @@ from gradmass.training.draw import weigh_batch
 from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
 from gradmass.training.learner import Learner, new_learner, save_learner, saved_learner
-from gradmass.training.loss import Loss, batch_loss, with_proximal
-from gradmass.training.model import check_fit, load_model
+from gradmass.training.loss import Loss, batch_loss, joined, with_proximal
+from gradmass.training.masters import trained_parameters
+from gradmass.training.model import check_fit
+from gradmass.training.passes import passes
+from gradmass.training.policy import copy_policy, dressed_task, load_policy
 from gradmass.training.probes import Probes
 from gradmass.training.probes.batch import reach_row
 from gradmass.training.source import BatchSource
@@ -50,15 +52,15 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         UsageError: The policy diverged, the verifier is down, the record cannot be written, or the
             recipe does not fit the model or the task.
     """
-    config, task = recipe.train, recipe.task
-    torch.set_num_threads(resolve_threads(recipe).train.threads)
+    config = recipe.train
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    policy, tokenizer, stored_dtype = load_policy(recipe.model, recipe.lora, recipe.seed)
+    task = dressed_task(recipe.prompt, recipe.task, tokenizer, recipe.model.path)
+    recipe = replace(recipe, task=task)
     problems = task.problems(task.splits[0], config.num_problems)
-    policy, tokenizer = load_model(recipe.model.path)
-    stored_dtype = policy.dtype
-    # An update of RL is smaller than the spacing of bf16: parameters are trained in float32.
-    policy = policy.float()
     check_problems(recipe, policy, tokenizer, problems)
-    start_policy = copy.deepcopy(policy) if recipe.loss.kl_coef > 0 else None
+    start_policy = copy_policy(policy) if recipe.loss.kl_coef > 0 else None
     evaluator = Evaluator(recipe, policy)
     if writer.resumed_from is None:
         learner, past = new_learner(recipe, policy)
@@ -95,9 +97,10 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
             before = learner.step
             batch = weigh_batch(recipe, source.draw(before), learner.weight_state, writer)
             learner.weight_state = batch.weight_state
-            batch = replace(
-                batch, rollouts=with_proximal(recipe.loss, learner.policy, batch.rollouts)
+            rollouts = with_proximal(
+                recipe.loss, learner.policy, batch.rollouts, config.tokens_at_once
             )
+            batch = replace(batch, rollouts=rollouts)
             for _ in range(min(config.updates_per_batch, config.steps - before)):
                 row = step_row(recipe, learner, start_policy, probes, batch, before)
                 step = learner.step
@@ -131,12 +134,6 @@ def check_problems(
     check_fit(policy, tokenizer, prompts, recipe.train.max_new_tokens)
     for split in asked:
         check_answers(tokenizer, task, split)
-
-
-def resolve_threads(recipe: Recipe) -> Recipe:
-    """The recipe with torch's own number of threads where it gives none: results depend on it."""
-    threads = recipe.train.threads or torch.get_num_threads()
-    return replace(recipe, train=replace(recipe.train, threads=threads))
 
 
 def step_row(
@@ -190,35 +187,39 @@ def update(
         is_used_B = is_used_B & (batch.weights_B != 0)
     rows = is_used_B.nonzero()[:, 0]
     # A gradient of zeros, not of None: the optimiser's averages decay on a batch without signal.
-    for parameter in policy.parameters():
+    parameters = trained_parameters(learner.optimizer)
+    for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
-    loss = None
-    if len(rows):
+    denominator_B = loss_denominators(recipe.loss, rollouts, recipe.train.max_new_tokens)
+    parts, order = [], []
+    for part, chosen in passes(rollouts, rows, recipe.train.tokens_at_once):
         loss = batch_loss(
             recipe.loss,
             policy,
             start_policy,
-            rollouts,
-            batch.weights_B,
-            rows,
-            loss_denominators(recipe.loss, rollouts, recipe.train.max_new_tokens),
+            part,
+            batch.weights_B[chosen],
+            torch.arange(len(chosen), device=chosen.device),
+            denominator_B[chosen],
             entropy_scale=bonus.coef / num_tokens if bonus.is_on else None,
         )
         loss.value.backward()
-    row = loss_row(loss, has_kl=start_policy is not None)
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), recipe.optim.max_grad_norm)
+        parts.append(loss)
+        order.append(chosen)
+    whole = joined(parts) if parts else None
+    row = loss_row(whole, has_kl=start_policy is not None)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, recipe.optim.max_grad_norm)
     row["optim/grad_norm"] = float(norm)
     if not (math.isfinite(row["loss/value"]) and math.isfinite(row["optim/grad_norm"])):
         raise UsageError(
             f"the policy diverged: loss {row['loss/value']}, gradient norm "
             f"{row['optim/grad_norm']} (try a smaller optim.lr); the last checkpoint is intact"
         )
-    row |= reach_row(
-        recipe.loss, rollouts, batch.weights_PG, batch.successes_PG, loss, rows.cpu().numpy()
-    )
-    if loss is not None and loss.entropy_nats is not None:
-        row |= {"entropy/bonus_coef": bonus.coef, "entropy/update_nats": loss.entropy_nats}
-        bonus.see(loss.entropy_nats)
+    used = torch.cat(order).cpu().numpy() if order else rows.cpu().numpy()
+    row |= reach_row(recipe.loss, rollouts, batch.weights_PG, batch.successes_PG, whole, used)
+    if whole is not None and whole.entropy_nats is not None:
+        row |= {"entropy/bonus_coef": bonus.coef, "entropy/update_nats": whole.entropy_nats}
+        bonus.see(whole.entropy_nats)
     learner.optimizer.step()
     clock.lap("time/update_s")
     return row | clock.laps

@@ -1,6 +1,7 @@
 """How far a model has moved since its start, where, and in how many directions."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from gradmass.metrics.rank import rounding_of, spectrum_of, top1_share
 from gradmass.metrics.spectrum import noise_share
+from gradmass.training.lora import adapted_matrices, has_adapter
 
 TOP = 8
 """Singular values recorded of each matrix."""
@@ -20,12 +22,18 @@ SIGNIFICAND_BITS = {torch.bfloat16: 8, torch.float16: 11}
 class ChangeProbe:
     """The change of a model since the start of training.
 
+    Of a model with an adapter the change is that of the matrices which have one, ``B A`` times its
+    scale; all else stays as it was.
+
     Args:
-        model: The policy at its start; its parameters are copied.
+        model: The policy at its start; its parameters are copied, unless they are not trained.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._start = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self._has_adapter = has_adapter(model)
+        self._start = {
+            name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad
+        }
         head = model.get_output_embeddings().weight
         (self.head_name,) = (name for name, p in model.named_parameters() if p is head)
         self._head_noise = noise_share(*head.shape)
@@ -39,20 +47,24 @@ class ChangeProbe:
         parameters; beside it the head's share of the parameters, what it would be if every
         parameter moved alike. The shares of a model that has not moved are None.
         """
-        energy = self._energies(model)
-        total, head = sum(energy.values()), self.head_change(model)
+        energy = {name: _energy(change) for name, _, change in self._changes(model)}
+        total, head_energy = sum(energy.values()), energy.get(self.head_name, 0.0)
         return {
-            "rank/head_top1_share": top1_share(head),
+            "rank/head_top1_share": top1_share(self.head_change(model)) if head_energy else None,
             "rank/head_top1_share_noise": self._head_noise,
-            "rank/head_change_norm": energy[self.head_name] ** 0.5,
-            "rank/head_energy_share": energy[self.head_name] / total if total else None,
-            "rank/head_parameter_share": head.size / self._num_parameters,
+            "rank/head_change_norm": head_energy**0.5,
+            "rank/head_energy_share": head_energy / total if total else None,
+            "rank/head_parameter_share": model.get_parameter(self.head_name).numel()
+            / self._num_parameters,
         }
 
     @torch.no_grad()
     def head_change(self, model: PreTrainedModel) -> np.ndarray:
         """The change of the output head (the embedding where the two are tied), ``[V, D]``."""
-        return self._change(model.get_parameter(self.head_name), self.head_name)
+        for name, _, change in self._changes(model):
+            if name == self.head_name:
+                return change.cpu().numpy()
+        return np.zeros(tuple(model.get_parameter(self.head_name).shape))
 
     @torch.no_grad()
     def spectra(
@@ -72,7 +84,7 @@ class ChangeProbe:
         Returns:
             ``{"matrices": [...], "modules": [...]}``, shares None for a model that has not moved.
         """
-        energy = self._energies(model)
+        energy = {name: _energy(change) for name, _, change in self._changes(model)}
         total = sum(energy.values())
 
         def share(value: float) -> float | None:
@@ -80,17 +92,17 @@ class ChangeProbe:
 
         matrices = []
         modules: dict[str, list[float]] = {}
-        for name, parameter in model.named_parameters():
+        for name, start, change in self._changes(model):
             sums = modules.setdefault(module_of(name), [0.0, 0.0])
             sums[0] += energy[name]
-            sums[1] += parameter.numel()
-            if parameter.ndim == 2:
+            sums[1] += start.numel()
+            if start.ndim == 2:
                 matrices.append(
                     {
                         "name": name,
-                        **self._matrix(parameter, name, stored_dtype),
+                        **_matrix(start, change, stored_dtype),
                         "energy_share": share(energy[name]),
-                        "parameter_share": parameter.numel() / self._num_parameters,
+                        "parameter_share": start.numel() / self._num_parameters,
                     }
                 )
         return {
@@ -105,41 +117,48 @@ class ChangeProbe:
             ],
         }
 
-    def _matrix(self, parameter: Tensor, name: str, stored_dtype: torch.dtype) -> dict[str, Any]:
-        found = spectrum_of(self._change(parameter, name), TOP)
-        shape = (parameter.shape[0], parameter.shape[1])
-        row: dict[str, Any] = {
-            "shape": list(shape),
-            "r_1": found.top1_share,
-            "r_1_noise": noise_share(*shape),
-            "stable_rank": found.stable_rank,
-            "effective_rank": found.effective_rank,
-            "norm": found.norm,
-            "singular_values": list(found.singular_values),
-            "changed_fraction": float((parameter != self._start[name]).double().mean()),
-        }
-        if stored_dtype in SIGNIFICAND_BITS:
-            before, after = (
-                x.to(stored_dtype).double().cpu().numpy() for x in (self._start[name], parameter)
-            )
-            rounding = rounding_of(before, after, SIGNIFICAND_BITS[stored_dtype])
-            row |= {
-                "changed_fraction": rounding.changed_fraction,
-                "rounding_noise_share": rounding.noise_share,
-                "is_hidden_by_rounding": rounding.hides_rank,
-            }
-        return row
+    def _changes(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield name, value at the start, and change in float64: one parameter at a time.
 
-    def _energies(self, model: PreTrainedModel) -> dict[str, float]:
-        # One parameter at a time: the whole change in float64 is several times the model.
-        return {
-            name: float((p.double() - self._start[name].double()).square().sum())
-            for name, p in model.named_parameters()
-        }
+        The whole change in float64 is several times the model.
+        """
+        if self._has_adapter:
+            for name, weight, change in adapted_matrices(model):
+                yield name, weight, change.double()
+            return
+        for name, parameter in model.named_parameters():
+            if name in self._start:
+                yield name, self._start[name], parameter.double() - self._start[name].double()
 
-    def _change(self, parameter: Tensor, name: str) -> np.ndarray:
-        change: np.ndarray = (parameter.double() - self._start[name].double()).cpu().numpy()
-        return change
+
+def _energy(change: Tensor) -> float:
+    return float(change.square().sum())
+
+
+def _matrix(start: Tensor, change: Tensor, stored_dtype: torch.dtype) -> dict[str, Any]:
+    found = spectrum_of(change.cpu().numpy(), TOP)
+    shape = (change.shape[0], change.shape[1])
+    row: dict[str, Any] = {
+        "shape": list(shape),
+        "r_1": found.top1_share,
+        "r_1_noise": noise_share(*shape),
+        "stable_rank": found.stable_rank,
+        "effective_rank": found.effective_rank,
+        "norm": found.norm,
+        "singular_values": list(found.singular_values),
+        "changed_fraction": float((change != 0).double().mean()),
+    }
+    if stored_dtype in SIGNIFICAND_BITS:
+        before, after = (
+            x.to(stored_dtype).double().cpu().numpy() for x in (start, start.double() + change)
+        )
+        rounding = rounding_of(before, after, SIGNIFICAND_BITS[stored_dtype])
+        row |= {
+            "changed_fraction": rounding.changed_fraction,
+            "rounding_noise_share": rounding.noise_share,
+            "is_hidden_by_rounding": rounding.hides_rank,
+        }
+    return row
 
 
 def module_of(name: str) -> str:

@@ -1,9 +1,18 @@
 """What a recipe holds: a frozen dataclass for each section, every field with its meaning."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
+from gradmass.config.checks import at_least, check_threads, one_of
+from gradmass.config.models import LoraConfig, ModelConfig, PromptConfig
+from gradmass.config.sft import (
+    DataConfig,
+    SftRecipe,
+    SftTrainConfig,
+    StartConfig,
+    TinyModelConfig,
+)
 from gradmass.masses import Equalise, equalise_factor, parse_prior
 from gradmass.tables import from_spec
 from gradmass.tasks import Task
@@ -12,13 +21,23 @@ from gradmass.types import UsageError
 from gradmass.weights import Weight
 from gradmass.weights.fade import Fade
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which policy to start from."""
-
-    path: str = "countdown-tiny"
-    """A folder in Hugging Face format, or the name of a checkpoint that ships with the package."""
+__all__ = [
+    "DataConfig",
+    "EntropyConfig",
+    "EvalConfig",
+    "LoraConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "ProbeConfig",
+    "PromptConfig",
+    "Recipe",
+    "SftRecipe",
+    "SftTrainConfig",
+    "StartConfig",
+    "TinyModelConfig",
+    "TrainConfig",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +68,20 @@ class TrainConfig:
     """Stop when more than this share of a batch's verdicts are infrastructure errors."""
     checkpoint_every: int = 100
     """Updates between checkpoints; the last update is always followed by one."""
+    tokens_at_once: int = 16_384
+    """Prompt and answer tokens in one forward and backward pass. A larger batch takes several,
+    sorted by length, whose gradients are added up: it changes memory and last bits alone."""
     threads: int = 0
-    """CPU threads of torch; 0 leaves the number to torch."""
+    """CPU threads of torch; 0 measures once which number is fastest. Last bits depend on it, so it
+    is stored with the run."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no run."""
-        _at_least("train", self, 0, "policy_lag", "max_lag")
-        _check_threads(self.threads)
-        _at_least("train", self, 1, "steps", "num_problems", "prompts_per_step", "group_size")
-        _at_least("train", self, 1, "max_new_tokens", "updates_per_batch", "checkpoint_every")
+        at_least("train", self, 0, "policy_lag", "max_lag")
+        at_least("train", self, 1, "tokens_at_once")
+        check_threads(self.threads)
+        at_least("train", self, 1, "steps", "num_problems", "prompts_per_step", "group_size")
+        at_least("train", self, 1, "max_new_tokens", "updates_per_batch", "checkpoint_every")
         if self.prompts_per_step > self.num_problems:
             raise UsageError(
                 f"train.num_problems = {self.num_problems} is fewer than a batch needs "
@@ -107,9 +131,9 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         """Refuse clips outside [0, 1] below and negative coefficients."""
-        _one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
-        _one_of("loss.truncated", self.truncated, ("count", "mask", "exclude"))
-        _one_of("loss.kl_estimator", self.kl_estimator, ("k1", "k2", "k3"))
+        one_of("loss.aggregation", self.aggregation, AGGREGATIONS)
+        one_of("loss.truncated", self.truncated, ("count", "mask", "exclude"))
+        one_of("loss.kl_estimator", self.kl_estimator, ("k1", "k2", "k3"))
         if not 0 <= self.clip_low <= 1:
             raise UsageError(f"loss.clip_low must be within [0, 1], got {self.clip_low}")
         for name in ("clip_high", "importance_cap", "kl_coef"):
@@ -169,7 +193,7 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers no optimiser takes."""
-        _one_of("optim.type", self.type, ("adamw", "sgd"))
+        one_of("optim.type", self.type, ("adamw", "sgd"))
         for name in ("lr", "max_grad_norm"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(
@@ -196,8 +220,8 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that measure nothing."""
-        _at_least("eval", self, 0, "every", "num_samples")
-        _at_least("eval", self, 1, "num_problems")
+        at_least("eval", self, 0, "every", "num_samples")
+        at_least("eval", self, 1, "num_problems")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +239,7 @@ class ProbeConfig:
 
     def __post_init__(self) -> None:
         """Refuse periods below 0 and weights that are none."""
-        _at_least("probe", self, 0, "every", "rank_every")
+        at_least("probe", self, 0, "every", "rank_every")
         _ = self.others
 
     @cached_property
@@ -231,7 +255,9 @@ class Recipe:
     seed: int = 0
     """Seed of every random draw of the run."""
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     task: Task = field(default_factory=Countdown)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
     weight: Weight = field(default_factory=Fade)
     equalise: Equalise = "none"
     """Multiply the weight so that its total mass is that of grpo: at p = 1/2 (mass_at_half), or on
@@ -272,94 +298,3 @@ class Recipe:
         """What ``equalise`` multiplies the weight by."""
         prior = parse_prior(self.prior)
         return equalise_factor(self.weight, self.equalise, self.train.group_size, prior=prior)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TinyModelConfig:
-    """The shape of a Qwen2 made from nothing."""
-
-    hidden_size: int = 64
-    """Width of the residual stream; a multiple of num_heads."""
-    num_layers: int = 2
-    """Transformer blocks."""
-    num_heads: int = 4
-    """Attention heads, with as many key-value heads."""
-    intermediate_size: int = 256
-    """Width of the gated feed-forward layer."""
-    max_positions: int = 64
-    """Longest prompt plus answer in tokens."""
-
-    def __post_init__(self) -> None:
-        """Refuse shapes that make no model."""
-        _at_least("model", self, 1, *(f.name for f in fields(self)))
-        if self.hidden_size % (2 * self.num_heads):
-            raise UsageError(
-                "model.hidden_size must be a multiple of 2 * model.num_heads (rotary embeddings "
-                f"pair a head's channels), got {self.hidden_size} for {self.num_heads} heads"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftTrainConfig:
-    """How the supervised start is trained."""
-
-    steps: int = 500
-    """Number of updates."""
-    batch_size: int = 256
-    """Solved problems in a batch; none is seen twice."""
-    lr: float = 3e-3
-    """Largest learning rate of AdamW."""
-    warmup_steps: int = 50
-    """Updates over which the learning rate rises; then it falls on a cosine to a tenth."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay."""
-    num_eval_problems: int = 200
-    """Problems of each held-out split on which the result is evaluated exactly."""
-    threads: int = 0
-    """CPU threads of torch; 0 leaves the number to torch."""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that make no run."""
-        _at_least("train", self, 1, "steps", "batch_size", "num_eval_problems")
-        _at_least("train", self, 0, "warmup_steps")
-        _check_threads(self.threads)
-        if not 0 < self.lr < float("inf"):
-            raise UsageError(f"train.lr must be finite and above 0, got {self.lr}")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise UsageError(
-                f"train.weight_decay must be finite and at least 0, got {self.weight_decay}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftRecipe:
-    """Everything that decides a supervised start."""
-
-    seed: int = 0
-    """Seed of the initial parameters, below 2^63; the solved problems follow task.seed."""
-    task: Task = field(default_factory=Countdown)
-    model: TinyModelConfig = field(default_factory=TinyModelConfig)
-    train: SftTrainConfig = field(default_factory=SftTrainConfig)
-
-    def __post_init__(self) -> None:
-        """Refuse seeds that torch does not take."""
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed must be at least 0 and below 2^63, got {self.seed}")
-
-
-def _check_threads(threads: int) -> None:
-    if not 0 <= threads <= 1024:
-        raise UsageError(f"train.threads must be within 0 to 1024, got {threads}")
-
-
-def _at_least(section: str, config: Any, low: int, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < low:
-            raise UsageError(
-                f"{section}.{name} must be at least {low}, got {getattr(config, name)}"
-            )
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

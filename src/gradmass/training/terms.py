@@ -1,0 +1,154 @@
+"""Log-probabilities and entropies of answer tokens, without the tensor of all logits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+
+from gradmass.types import UsageError
+
+LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 27}
+"""Logits of one piece: 64 MB in float32 on a CPU, 512 MB on a GPU; some four such tensors exist at
+once in a backward pass."""
+
+
+def answer_token_terms(
+    model: PreTrainedModel,
+    prompt_NT: Tensor,
+    prompt_mask_NT: Tensor,
+    answer_NT: Tensor,
+    mask_NT: Tensor,
+    *,
+    with_entropy: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities in nats of answers to prompts, and entropies; both carry the gradient.
+
+    Few logits are made at once. Many (a vocabulary of 150,000 words) are made in pieces, of answer
+    tokens alone, and made again for the gradient: memory then follows the hidden states, not the
+    vocabulary. Either way logits are those of the model's own forward, with its caps and scales.
+
+    Args:
+        model: The policy.
+        prompt_NT: Prompt tokens, padded on the left.
+        prompt_mask_NT: True where one is no padding.
+        answer_NT: Answer tokens, padded on the right.
+        mask_NT: True where one is no padding.
+        with_entropy: Whether entropies are wanted; None stands for them otherwise.
+
+    Returns:
+        Shapes ``[N, T]``, float32, 0 at padding. A word that is impossible adds nothing to an
+        entropy.
+    """
+    tokens_NT = torch.cat([prompt_NT, answer_NT], dim=1)
+    attention_NT = torch.cat([prompt_mask_NT, mask_NT], dim=1)
+    inputs = {
+        "input_ids": tokens_NT,
+        "attention_mask": attention_NT,
+        "position_ids": (attention_NT.cumsum(1) - 1).clamp(min=0),
+        "use_cache": False,
+    }
+    num_words = model.get_output_embeddings().weight.shape[0]
+    if answer_NT.numel() * num_words <= logits_at_once(model):
+        logits_NTV = model(**inputs, logits_to_keep=answer_NT.shape[1] + 1).logits[:, :-1]
+        logprobs_NT, entropy_NT = _terms(logits_NTV, answer_NT, with_entropy)
+        return logprobs_NT * mask_NT, None if entropy_NT is None else entropy_NT * mask_NT
+    hidden_NTD = model.base_model(**inputs).last_hidden_state
+    hidden_MD = hidden_NTD[:, -answer_NT.shape[1] - 1 : -1][mask_NT]
+    logprobs_M, entropy_M = hidden_terms(
+        model, hidden_MD, answer_NT[mask_NT], with_entropy=with_entropy
+    )
+    zeros_NT = torch.zeros(mask_NT.shape, device=mask_NT.device)
+    return (
+        zeros_NT.masked_scatter(mask_NT, logprobs_M),
+        None if entropy_M is None else zeros_NT.masked_scatter(mask_NT, entropy_M),
+    )
+
+
+def hidden_terms(
+    model: PreTrainedModel, hidden_MD: Tensor, token_M: Tensor, *, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities of tokens, and entropies, given the hidden states they are drawn from.
+
+    Args:
+        model: Whose hidden states they are.
+        hidden_MD: What the output head is applied to, M >= 1.
+        token_M: The tokens.
+        with_entropy: Whether entropies are wanted.
+
+    Returns:
+        Shapes ``[M]``, float32.
+    """
+    num_words = model.get_output_embeddings().weight.shape[0]
+    num_rows = max(1, logits_at_once(model) // num_words)
+
+    def piece(hidden_CD: Tensor, token_C: Tensor) -> tuple[Tensor, Tensor | None]:
+        return _terms(logits_of_hidden(model, hidden_CD), token_C, with_entropy)
+
+    pieces = [
+        checkpoint(piece, hidden_CD, token_C, use_reentrant=False)
+        for hidden_CD, token_C in zip(
+            hidden_MD.split(num_rows), token_M.split(num_rows), strict=True
+        )
+    ]
+    logprobs_M = torch.cat([logprobs_C for logprobs_C, _ in pieces])
+    return logprobs_M, torch.cat([h_C for _, h_C in pieces]) if with_entropy else None
+
+
+def logits_at_once(model: PreTrainedModel) -> int:
+    """How many logits may exist at once on the model's device."""
+    return LOGITS_AT_ONCE["cpu" if model.device.type == "cpu" else "cuda"]
+
+
+def logits_of_hidden(model: PreTrainedModel, hidden_ND: Tensor) -> Tensor:
+    """Logits of hidden states by the model's own forward, with all it does after its output head.
+
+    Some models cap or scale their logits (Gemma, Cohere, Granite); so their forward is run with the
+    given states in place of what is below the head.
+
+    Raises:
+        UsageError: The model's forward gives something else than a row of logits for each state.
+    """
+    with _states_given(model, hidden_ND[None]):
+        logits_1NV = model(inputs_embeds=hidden_ND[None], use_cache=False).logits
+    if logits_1NV.shape[:2] != (1, len(hidden_ND)):
+        raise UsageError(
+            f"{type(model).__name__} has another form than a body and an output head: its logits "
+            "cannot be made in pieces"
+        )
+    return logits_1NV[0]
+
+
+@contextmanager
+def _states_given(model: PreTrainedModel, hidden_1ND: Tensor) -> Iterator[None]:
+    name = model.base_model_prefix
+    body = getattr(model, name)
+    setattr(model, name, _Given(hidden_1ND))
+    try:
+        yield
+    finally:
+        setattr(model, name, body)
+
+
+class _Given(nn.Module):
+    """Stands for the body of a model whose hidden states are known."""
+
+    def __init__(self, hidden_1ND: Tensor) -> None:
+        super().__init__()
+        self._hidden_1ND = hidden_1ND
+
+    def forward(self, *_: object, **__: object) -> BaseModelOutputWithPastAndCrossAttentions:
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self._hidden_1ND)
+
+
+def _terms(logits_NV: Tensor, token_N: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each token and entropy of each row; any axes in front."""
+    logprobs_NV = logits_NV.float().log_softmax(-1)
+    logprob_N = logprobs_NV.gather(-1, token_N[..., None]).squeeze(-1)
+    if not with_entropy:
+        return logprob_N, None
+    finite_NV = logprobs_NV.clamp(min=torch.finfo(logprobs_NV.dtype).min)
+    return logprob_N, -(logprobs_NV.exp() * finite_NV).sum(-1)
