@@ -22,6 +22,7 @@ COMMANDS = {
     "compare": "compare pass@k of two models on the same problems",
     "audit": "ask whether a task's verifier can be trusted",
     "spectrum": "compare two checkpoints: what changed, and in how many directions",
+    "study": "compare weights over seeds, by rules fixed beforehand",
     "report": "write one HTML page about runs",
     "sft": "make a supervised start by a recipe",
     "verify": "judge one answer",
