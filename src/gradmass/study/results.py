@@ -13,7 +13,8 @@ import numpy as np
 
 from gradmass.record import Run
 from gradmass.record.files import write_json
-from gradmass.study.plan import PlannedRun
+from gradmass.study.design import Study
+from gradmass.study.plan import PlannedRun, main_runs, tuning_runs
 from gradmass.types import UsageError
 
 SCHEMA = 1
@@ -178,6 +179,23 @@ def read_results(folder: Path, runs: Sequence[PlannedRun]) -> dict[PlannedRun, R
                     f"{file} was made by {found[run].run}, the study now asks for {run}; "
                     "name another --out"
                 )
+    return found
+
+
+def read_all(folder: Path, study: Study) -> dict[PlannedRun, Result]:
+    """All results of a study in a folder, whatever the learning rates of its runs.
+
+    Raises:
+        UsageError: A result is damaged.
+    """
+    known = {(run.kind, run.setting, run.arm, run.axes) for run in main_runs(study, {})}
+    known |= {(run.kind, run.setting, run.arm, run.axes) for run in tuning_runs(study)}
+    found = {}
+    for file in sorted(folder.glob("*.s*.json")):
+        result = read_result(file)
+        run = result.run
+        if (run.kind, run.setting, run.arm, run.axes) in known:
+            found[run] = result
     return found
 
 
