@@ -133,6 +133,8 @@ class Scheduler:
         while (pending and not self.is_interrupted) or self._running:
             if not self.is_interrupted:
                 self._start(pending, done, failed)
+                if not self._running:
+                    break  # what is left replays runs that nobody makes
             ended, _ = wait(self._running, timeout=tick_s, return_when=FIRST_COMPLETED)
             for future in ended:
                 run = self._running.pop(future)
@@ -149,6 +151,10 @@ class Scheduler:
                     remove_run(self.work, run)
                     self._on_end(run, result)
             on_tick()
+        if not self.is_interrupted:
+            for run in pending:
+                failed[run] = "the run it replays is not there"
+                self._on_end(run, failed[run])
         return done, failed
 
     def _start(
