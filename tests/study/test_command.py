@@ -73,6 +73,7 @@ def tiny(tmp_path) -> Path:
         (["study_smoke", "--first-seed", "-3"], "first_seed of at least 0"),
         (["study_smoke", "--first-seed", "0"], "would tune on seeds that count"),
         (["study_smoke", "--rsume"], "--resume"),
+        (["study_smoke", "--replicate", "full"], "--replicate is for --report"),
         (["study_smoke", "--out", "full"], "full has results already: go on with --resume"),
         (["study_smoke", "--out", "file"], "cannot write to output folder file"),
         (["study_smoke", "--out", "empty", "--report", "page.md"], "no result of study smoke"),
@@ -107,7 +108,7 @@ def test_the_page_shows_claims_arms_and_figures_and_says_how_much_is_in(
     text = page.read_text()
     assert "**15 of 16 runs are in; 1 of 2 seeds are complete.**" in text
     assert "provisional" in text
-    assert "| H1 | FADE is no worse than GRPO | **undecided** |" in text
+    assert "| H1 | FADE is no worse than GRPO | **undecided** (provisional: 1 of 2 seeds) |" in text
     assert "| matched | 0.0002 | 0.0002 |" in text
     images = sorted(path.name for path in (tmp_path / "images").iterdir())
     assert images

@@ -57,7 +57,9 @@ def test_what_is_there_is_not_made_again(study, make, fake_executor):
     executor = fake_executor()
     done, _, _ = make(executor, runs)
     assert set(done) == set(runs)
-    assert not {job.run for job in executor.submitted} & {run for run in runs[:6] if run.arm != "yoked"}
+    assert not {job.run for job in executor.submitted} & {
+        run for run in runs[:6] if run.arm != "yoked"
+    }
 
 
 def test_a_failure_is_told_and_stops_only_what_replays_it(study, make, fake_executor, result_of):

@@ -63,6 +63,8 @@ class Arguments:
     """Print the runs and the hours they take, timed on this machine, and stop."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE.md")] = None
     """Make no run: write the page of claims and figures about what is in --out."""
+    replicate: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """For --report: results with other seeds, to see whether what --out says comes out again."""
     json: bool = False
     """Print what became of the runs, or what --dry-run found, as JSON, and no progress."""
 
@@ -72,6 +74,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(Arguments, "study", argv)
     if arguments.jobs < 0:
         raise UsageError(f"--jobs must be at least 0, got {arguments.jobs}")
+    if arguments.replicate is not None and arguments.report is None:
+        raise UsageError("--replicate is for --report: it adds a section to the page")
     study = load_study(arguments.study)
     if arguments.first_seed is not None:
         study = replace(study, first_seed=arguments.first_seed)
@@ -79,15 +83,18 @@ def main(argv: Sequence[str]) -> int:
     if arguments.report is not None:
         from gradmass.report.study import write_study
 
-        write_study(study, out, arguments.report, shlex.join(["gradmass", "study", *argv]))
+        command = shlex.join(["gradmass", "study", *argv])
+        write_study(study, out, arguments.report, command, arguments.replicate)
         print(arguments.report)
         return 0
     if arguments.dry_run:
         return _dry_run(study, out, arguments)
-    if out.exists() and any(out.iterdir()) and not arguments.resume:
-        raise UsageError(f"{out} has results already: go on with --resume, or name another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()) and not arguments.resume:
+            raise UsageError(
+                f"{out} has results already: go on with --resume, or name another --out"
+            )
         lock_file = (out / ".lock").open("ab")
     except OSError as error:
         raise UsageError(f"cannot write to output folder {out}: {error.strerror}") from error

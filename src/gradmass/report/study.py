@@ -10,6 +10,7 @@ from pathlib import Path
 from gradmass.metrics.seeds import Interval, t_interval
 from gradmass.report.plots import svg
 from gradmass.report.study_plots import figures
+from gradmass.report.study_replicate import Repeated, repeated, replication_lines
 from gradmass.study import PlannedRun, Result, Study
 from gradmass.study.design import Part, Setting
 from gradmass.study.measures import MEASURE, doublings_to
@@ -35,14 +36,17 @@ IN_ROLLOUTS = {"midpoint of pass@1", "half-life of the entropy"}
 """Measures in doublings of rollouts, shown as rollouts."""
 
 
-def write_study(study: Study, folder: Path, file: Path, command: str) -> None:
+def write_study(
+    study: Study, folder: Path, file: Path, command: str, replicate: Path | None = None
+) -> None:
     """Write the page and its figures, beside it in ``images``.
 
     Args:
         study: The study.
         folder: Its results.
         file: The page, Markdown.
-        command: What made it, for its first lines.
+        command: What made it, for its first line.
+        replicate: Results of the same arms with other seeds, to see whether it comes out again.
 
     Raises:
         UsageError: No results, or a page that cannot be written.
@@ -50,6 +54,16 @@ def write_study(study: Study, folder: Path, file: Path, command: str) -> None:
     results = read_all(folder, study)
     if not results:
         raise UsageError(f"{folder} has no result of study {study.name} (gradmass study ...)")
+    again = None
+    if replicate is not None:
+        others = read_all(replicate, study)
+        both = {run.seed for run in results if run.kind == "main"} & {
+            run.seed for run in others if run.kind == "main"
+        }
+        if both or not others:
+            why = f"seed {min(both)} is in both" if both else "it has no result"
+            raise UsageError(f"{replicate} is no replicate of {folder}: {why}")
+        again = repeated(study, results, others)
     images = file.parent / "images"
     try:
         images.mkdir(parents=True, exist_ok=True)
@@ -58,7 +72,7 @@ def write_study(study: Study, folder: Path, file: Path, command: str) -> None:
             name = f"study_{study.name}_{len(names) + 1}.svg"
             (images / name).write_text(svg(figure), encoding="utf-8")
             names.append((title, name))
-        text = page(study, results, names, command)
+        text = page(study, results, names, command, again)
         draft = file.with_name(f".{file.name}.draft")
         draft.write_text(text, encoding="utf-8")
         draft.replace(file)
@@ -71,6 +85,7 @@ def page(
     results: Mapping[PlannedRun, Result],
     images: Sequence[tuple[str, str]],
     command: str,
+    again: Sequence[Repeated] | None = None,
 ) -> str:
     """The page as Markdown."""
     parts = [
@@ -80,10 +95,12 @@ def page(
     ]
     if study.hypotheses:
         decided = decide(study, results)
-        parts += ["## Claims", "\n".join(_claims(decided))]
+        parts += ["## Claims", "\n".join(_claims(study, decided))]
         parts += ["\n".join(_comparisons(study, decided))]
     parts += ["## Arms", _arms_note(), *_arms(study, results)]
     parts += ["## Differences from the first arm, exploratory", *_differences(study, results)]
+    if again is not None:
+        parts += ["## Repeated with other seeds", "\n".join(replication_lines(again))]
     rates = list(_rates(study, results))
     if rates:
         parts += ["## Learning rates", "\n".join(rates)]
@@ -113,7 +130,7 @@ def _progress(study: Study, results: Mapping[PlannedRun, Result]) -> Iterator[st
         yield f"Diverged, and left out with their pairs: {', '.join(diverged)}."
 
 
-def _claims(decided: Sequence[Decided]) -> Iterator[str]:
+def _claims(study: Study, decided: Sequence[Decided]) -> Iterator[str]:
     yield "| | claim | decision | p, Holm | comparisons that hold by themselves |"
     yield "|---|---|---|---|---|"
     for item in decided:
@@ -122,8 +139,12 @@ def _claims(decided: Sequence[Decided]) -> Iterator[str]:
             for part, comparison in item.comparisons
             if comparison.p_values(part)[0] <= 0.025
         ]
+        fewest = min((len(c.seeds) for _, c in item.comparisons), default=0)
+        # The rule is for all seeds; a look at fewer decides nothing.
+        early = f" (provisional: {fewest} of {study.num_seeds} seeds)"
+        decision = f"**{item.decision}**" + early * (fewest < study.num_seeds)
         yield (
-            f"| {item.hypothesis.name} | {item.hypothesis.claim} | **{item.decision}** | "
+            f"| {item.hypothesis.name} | {item.hypothesis.claim} | {decision} | "
             f"{item.p_adjusted:.2g} | {len(holds)} of {len(item.comparisons)} |"
         )
 

@@ -5,6 +5,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from gradmass.metrics.seeds import t_interval
 from gradmass.report.plots import COLORS, OTHER_COLORS, WIDTH_IN, styled, thousands
@@ -87,8 +89,6 @@ def _look(study: Study, arm: str) -> dict[str, Any]:
 
 
 def _canvas(study: Study, arms: Sequence[str], rows: int, columns: int) -> tuple[Figure, Any]:
-    from matplotlib.lines import Line2D
-
     lines = -(-len(arms) // MOST_ABREAST)
     figure = Figure(figsize=(WIDTH_IN, 0.2 * lines + 0.2 + rows * PANEL_IN), layout="constrained")
     panels: Any = figure.subplots(rows, columns, squeeze=False)
@@ -141,6 +141,9 @@ def _scatter(
         panel.set_ylabel(y.replace("_", " "))
         if log_x:
             panel.set_xscale("log")
+            panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            panel.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+            panel.xaxis.set_minor_formatter(NullFormatter())
         for arm, found in runs.items():
             points = np.array([[run.last(x), run.last(y)] for run in found])
             color = _look(study, arm)["color"]
