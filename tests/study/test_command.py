@@ -160,6 +160,26 @@ def test_a_study_that_was_killed_goes_on(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_study_that_is_interrupted_saves_its_run_and_says_how_to_go_on(tmp_path):
+    file, out = tmp_path / "tiny.toml", tmp_path / "out"
+    file.write_text(ARMS.format(steps=500).replace("checkpoint_every = 2\n", ""))
+    argv = [sys.executable, "-m", "gradmass", "study", str(file), "--out", str(out), "--jobs", "1"]
+    study = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    folder = out / "work" / "main.countdown.fade.s10"
+    rows = folder / "metrics.jsonl"
+    while not (rows.exists() and rows.read_text().count("\n") > 5):
+        assert study.poll() is None
+        time.sleep(0.05)
+    study.send_signal(signal.SIGINT)
+    _, err = study.communicate()
+    assert study.returncode == 130
+    assert f"continue with: gradmass study {file} --out {out} --resume" in err
+    state = json.loads((folder / "state.json").read_text())
+    assert state["status"] == "interrupted"
+    assert 0 < state["step"] < 500
+
+
+@pytest.mark.slow
 def test_ray_makes_the_same_results(tiny, tmp_path):
     outs = {}
     for executor in ("local", "ray"):

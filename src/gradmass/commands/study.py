@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import statistics
 import sys
 import tempfile
@@ -98,9 +99,14 @@ def main(argv: Sequence[str]) -> int:
         lock_file = (out / ".lock").open("ab")
     except OSError as error:
         raise UsageError(f"cannot write to output folder {out}: {error.strerror}") from error
+    signal.signal(signal.SIGTERM, _interrupt)
     with lock_file:
         lock(lock_file, f"study {out}")
         return _make(study, out, arguments)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _make(study: Study, out: Path, arguments: Arguments) -> int:
@@ -132,9 +138,8 @@ def _make(study: Study, out: Path, arguments: Arguments) -> int:
                 if not (failed or scheduler.is_interrupted):
                     made(main_runs(study, rates))
             except KeyboardInterrupt:
-                scheduler.is_interrupted = True
                 progress.say("stopping: each run saves where it is")
-                scheduler.make([], lambda: None)
+                scheduler.stop()
     finally:
         executor.close()
     again = shlex.join(["gradmass", "study", arguments.study, "--out", str(out), "--resume"])

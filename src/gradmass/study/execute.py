@@ -12,15 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from gradmass.config import Recipe
 from gradmass.study.design import Study
-from gradmass.study.plan import PlannedRun, recipe_of
+from gradmass.study.plan import PlannedRun, recipe_of, trace_placeholder
 from gradmass.study.results import Result, distilled
 from gradmass.tables import to_toml
+from gradmass.weights.controls import Replay
+
+Process: TypeAlias = "subprocess.Popen[str]"
 
 LOCKED = "is being written by another process"
 DIVERGED = "the policy diverged"
@@ -52,23 +56,22 @@ class RunInterrupted(Exception):
     """A run that was stopped and can go on."""
 
 
-def job_of(study: Study, run: PlannedRun, trace: list[Any] | None, folder: Path) -> Job:
-    """The job of a run; a trace to replay is written into a folder and named by the recipe."""
-    file = None
-    if trace is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / f"{run.name}.trace.json").resolve()
-        file.write_text(json.dumps(trace))
+def job_of(study: Study, run: PlannedRun, trace: list[Any] | None) -> Job:
+    """The job of a run."""
     has_trace = any(arm.trace_of == run.arm for arm in study.arms)
-    return Job(run, recipe_of(study, run, file), trace, has_trace)
+    recipe = recipe_of(study, run, trace_placeholder(study.arm(run.arm)))
+    return Job(run, recipe, trace, has_trace)
 
 
-def execute(job: Job, folder: Path | None = None) -> Result:
+def execute(
+    job: Job, folder: Path | None = None, on_start: Callable[[Process], object] = lambda _: None
+) -> Result:
     """Make a run, or go on with it, and read its result.
 
     Args:
         job: The run.
         folder: Where its run directory is; None for a temporary one, as on a node of a cluster.
+        on_start: Called with the process.
 
     Raises:
         RunFailed: It ended without a result.
@@ -79,13 +82,15 @@ def execute(job: Job, folder: Path | None = None) -> Result:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         run_dir = folder / job.run.name
+        recipe = job.recipe
+        if job.trace is not None:
+            assert isinstance(recipe.weight, Replay)  # the design says so
+            file = (folder / f"{job.run.name}.trace.json").resolve()
+            file.write_text(json.dumps(job.trace))
+            recipe = replace(recipe, weight=replace(recipe.weight, trace=str(file)))
         recipe_file = folder / f"{job.run.name}.toml"
-        recipe_file.write_text(to_toml(job.recipe))
-        trace_file = getattr(job.recipe.weight, "trace", None)
-        if job.trace is not None and trace_file is not None and not Path(trace_file).exists():
-            Path(trace_file).parent.mkdir(parents=True, exist_ok=True)
-            Path(trace_file).write_text(json.dumps(job.trace))
-        status = _train(job, recipe_file, run_dir)
+        recipe_file.write_text(to_toml(recipe))
+        status = _train(recipe_file, run_dir, on_start)
         return distilled(job.run, run_dir, status, has_trace=job.has_trace)
 
 
@@ -96,8 +101,10 @@ def remove_run(folder: Path, run: PlannedRun) -> None:
         (folder / f"{run.name}{suffix}").unlink(missing_ok=True)
 
 
-def _train(job: Job, recipe_file: Path, run_dir: Path) -> Any:
-    """``finished`` or ``diverged``."""
+def _train(
+    recipe_file: Path, run_dir: Path, on_start: Callable[[Process], object]
+) -> Literal["finished", "diverged"]:
+    """Train until there is a result."""
     while True:
         if (run_dir / "state.json").exists():
             if json.loads((run_dir / "state.json").read_text())["status"] == "finished":
@@ -106,18 +113,21 @@ def _train(job: Job, recipe_file: Path, run_dir: Path) -> Any:
         else:
             shutil.rmtree(run_dir, ignore_errors=True)  # killed before its first checkpoint
             flags = [str(recipe_file), "--out", str(run_dir)]
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "gradmass", "train", *flags, "--json"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            check=False,
+            # Ctrl-C is for the study, which then asks each run once: a second signal would kill.
+            start_new_session=True,
         )
-        if done.returncode == 0:
+        on_start(process)
+        _, errors = process.communicate()
+        if process.returncode == 0:
             return "finished"
-        if done.returncode in INTERRUPTED:
-            raise RunInterrupted(job.run.name)
-        lines = done.stderr.strip().splitlines() or [f"killed by signal {-done.returncode}"]
+        if process.returncode in INTERRUPTED:
+            raise RunInterrupted(run_dir.name)
+        lines = errors.strip().splitlines() or [f"killed by signal {-process.returncode}"]
         reason = lines[-1].removeprefix("gradmass: error: ")
         if reason.startswith(DIVERGED):
             return "diverged"

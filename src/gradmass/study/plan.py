@@ -1,10 +1,13 @@
 """The runs of a study: which there are, which wait for which, and the recipe of each."""
 
+import atexit
 import itertools
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,11 +152,17 @@ def trace_placeholder(arm: Arm) -> Path | None:
     if not arm.trace_of:
         return None
     is_mass = "what=mass" in split_spec(arm.weight)[1].split(",")
-    file = (
-        Path(tempfile.gettempdir()) / f"gradmass-trace-{'mass' if is_mass else 'alpha_delta'}.json"
-    )
+    file = _placeholders() / ("mass.json" if is_mass else "alpha_delta.json")
     file.write_text(json.dumps([1.0] if is_mass else [[1.0, 1.0]]))
     return file
+
+
+@cache
+def _placeholders() -> Path:
+    """A folder of this process."""
+    folder = tempfile.mkdtemp(prefix="gradmass-study-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def best_rates(study: Study, scores: Mapping[PlannedRun, float | None]) -> Rates:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gradmass.study.design import Study
-from gradmass.study.execute import Job, RunFailed, RunInterrupted, execute, job_of, remove_run
+from gradmass.study.execute import (
+    Job,
+    Process,
+    RunInterrupted,
+    execute,
+    job_of,
+    remove_run,
+)
 from gradmass.study.plan import PlannedRun, source_of, traced_as
 from gradmass.study.results import Result, read_results, write_result
 from gradmass.types import UsageError
@@ -24,6 +31,9 @@ class Executor(Protocol):
     def submit(self, job: Job) -> "Future[Result]":
         """Start a run."""
 
+    def stop(self) -> None:
+        """Ask the runs under way to save where they are, and end."""
+
     def close(self) -> None:
         """Give back what was taken; runs have ended."""
 
@@ -39,11 +49,18 @@ class LocalExecutor:
     def __init__(self, num_jobs: int, folder: Path) -> None:
         self.num_jobs = num_jobs
         self._threads = ThreadPoolExecutor(num_jobs, thread_name_prefix="study")
-        self._execute = partial(execute, folder=folder)
+        self._processes: list[Process] = []
+        self._execute = partial(execute, folder=folder, on_start=self._processes.append)
 
     def submit(self, job: Job) -> "Future[Result]":
         """Start a run in a process of its own."""
         return self._threads.submit(self._execute, job)
+
+    def stop(self) -> None:
+        """Ask each process once; a second time would kill it."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
 
     def close(self) -> None:
         """Let the threads end."""
@@ -66,12 +83,19 @@ class RayExecutor:
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.num_jobs = num_jobs or max(1, int(resources.get("CPU", 1)))
+        self._references: list[Any] = []
         self._ray, self._remote = ray, ray.remote(num_cpus=1, max_retries=2)(_execute_on_node)
 
     def submit(self, job: Job) -> "Future[Result]":
         """Queue a run on the cluster."""
-        future: Future[Result] = self._remote.remote(job).future()
+        self._references.append(self._remote.remote(job))
+        future: Future[Result] = self._references[-1].future()
         return future
+
+    def stop(self) -> None:
+        """Cancel what is queued or under way."""
+        for reference in self._references:
+            self._ray.cancel(reference, force=True)
 
     def close(self) -> None:
         """Leave the cluster."""
@@ -113,6 +137,12 @@ class Scheduler:
         """Runs that are being made."""
         return list(self._running.values())
 
+    def stop(self) -> None:
+        """Start nothing more, and wait until what is under way has saved where it is."""
+        self.is_interrupted = True
+        self._executor.stop()
+        self.make([], lambda: None)
+
     def make(
         self, runs: Sequence[PlannedRun], on_tick: Callable[[], Any], tick_s: float = 1.0
     ) -> tuple[dict[PlannedRun, Result], dict[PlannedRun, str]]:
@@ -137,25 +167,38 @@ class Scheduler:
                     break  # what is left replays runs that nobody makes
             ended, _ = wait(self._running, timeout=tick_s, return_when=FIRST_COMPLETED)
             for future in ended:
-                run = self._running.pop(future)
-                try:
-                    result = future.result()
-                    write_result(result, self._out / f"{run.name}.json")
-                except RunInterrupted:
-                    self.is_interrupted = True
-                except (RunFailed, UsageError, OSError) as error:
-                    failed[run] = str(error)
-                    self._on_end(run, failed[run])
-                else:
-                    done[run] = result
-                    remove_run(self.work, run)
-                    self._on_end(run, result)
+                self._end(future, done, failed)
             on_tick()
         if not self.is_interrupted:
             for run in pending:
                 failed[run] = "the run it replays is not there"
                 self._on_end(run, failed[run])
         return done, failed
+
+    def _end(
+        self,
+        future: "Future[Result]",
+        done: dict[PlannedRun, Result],
+        failed: dict[PlannedRun, str],
+    ) -> None:
+        """Keep the result of a run that ended, or note why there is none."""
+        run, error = self._running.pop(future), future.exception()
+        if isinstance(error, RunInterrupted) or (error is not None and self.is_interrupted):
+            self.is_interrupted = True
+            return
+        if error is None:
+            result = future.result()
+            try:
+                write_result(result, self._out / f"{run.name}.json")
+            except OSError as full:
+                error = full
+            else:
+                done[run] = result
+                remove_run(self.work, run)
+                self._on_end(run, result)
+        if error is not None:
+            failed[run] = " ".join(str(error).split()) or type(error).__name__
+            self._on_end(run, failed[run])
 
     def _start(
         self,
@@ -178,5 +221,5 @@ class Scheduler:
                     what = traced_as(self._study, self._study.arm(run.arm))
                     trace = done[source].trace[str(what)]
                 pending.remove(run)
-                job = job_of(self._study, run, trace, self.work)
+                job = job_of(self._study, run, trace)
                 self._running[self._executor.submit(job)] = run
