@@ -245,7 +245,7 @@ class _Stopwatch:
             self._say(f"timing {TIMED_STEPS} updates in setting {run.setting}")
         with tempfile.TemporaryDirectory() as folder:
             started = time.monotonic()
-            result, rows = timed_rows(Job(run, recipe, None, False), Path(folder))
+            result, rows = timed_rows(Job(run, recipe, None, False, arm.weight), Path(folder))
             wall = time.monotonic() - started
         size = recipe.train.prompts_per_step * recipe.train.group_size
         steps = [row for row in rows if row["step"] > 1]

@@ -40,12 +40,14 @@ class Job:
         recipe: Its recipe; one that replays names a trace that is not there yet.
         trace: What is replayed, if anything.
         has_trace: Whether another arm replays this run.
+        weight: Its weight as the study names it, without the path of a trace.
     """
 
     run: PlannedRun
     recipe: Recipe
     trace: list[Any] | None
     has_trace: bool
+    weight: str
 
 
 class RunFailed(Exception):
@@ -60,7 +62,7 @@ def job_of(study: Study, run: PlannedRun, trace: list[Any] | None) -> Job:
     """The job of a run."""
     has_trace = any(arm.trace_of == run.arm for arm in study.arms)
     recipe = recipe_of(study, run, trace_placeholder(study.arm(run.arm)))
-    return Job(run, recipe, trace, has_trace)
+    return Job(run, recipe, trace, has_trace, study.arm(run.arm).weight)
 
 
 def execute(
@@ -91,7 +93,7 @@ def execute(
         recipe_file = folder / f"{job.run.name}.toml"
         recipe_file.write_text(to_toml(recipe))
         status = _train(recipe_file, run_dir, on_start)
-        return distilled(job.run, run_dir, status, has_trace=job.has_trace)
+        return distilled(job.run, run_dir, status, weight=job.weight, has_trace=job.has_trace)
 
 
 def remove_run(folder: Path, run: PlannedRun) -> None:

@@ -83,7 +83,12 @@ class Result:
 
 
 def distilled(
-    run: PlannedRun, folder: Path, status: Literal["finished", "diverged"], *, has_trace: bool
+    run: PlannedRun,
+    folder: Path,
+    status: Literal["finished", "diverged"],
+    *,
+    weight: str,
+    has_trace: bool,
 ) -> Result:
     """The result of a run from its run directory.
 
@@ -91,6 +96,7 @@ def distilled(
         run: Which run.
         folder: Its run directory.
         status: How it ended.
+        weight: Its weight as the study names it.
         has_trace: Whether another arm replays it.
     """
     record = Run(folder)
@@ -122,7 +128,7 @@ def distilled(
     env = record.env
     return Result(
         run=run,
-        label=record.label,
+        label=weight,
         status=status,
         seconds=round(
             sum(row.get("time/step_s", 0) + row.get("time/eval_s", 0) for row in rows), 1
