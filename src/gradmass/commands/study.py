@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from gradmass.commands.arguments import parse
 from gradmass.commands.study_progress import StudyProgress
 from gradmass.config import Recipe
 from gradmass.metrics.curves import mean_under
+from gradmass.record import Run
 from gradmass.record.files import lock, write_json
 from gradmass.study.design import Study, load_study
 from gradmass.study.execute import Job, execute
@@ -186,7 +188,8 @@ def _dry_run(study: Study, out: Path, arguments: Arguments) -> int:
     runs = [*tuning_runs(study), *main_runs(study, {})]
     done = len(list(out.glob("*.s*.json"))) if out.is_dir() else 0
     clock = _Stopwatch(study, None if arguments.json else print)
-    hours = sum(clock.seconds(run) for run in runs) / 3600
+    alike = Counter(replace(run, seed=0) for run in runs)
+    hours = sum(clock.seconds(run) * number for run, number in alike.items()) / 3600
     found = {
         "study": study.name,
         "num_runs": len(runs),
@@ -257,7 +260,5 @@ class _Stopwatch:
 
 def timed_rows(job: Job, folder: Path) -> tuple[Result, list[dict[str, float]]]:
     """A run's result and its rows of metrics."""
-    from gradmass.record import Run
-
     result = execute(job, folder)
     return result, Run(folder / job.run.name).metrics

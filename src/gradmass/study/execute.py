@@ -108,9 +108,9 @@ def _train(
 ) -> Literal["finished", "diverged"]:
     """Train until there is a result."""
     while True:
+        if _is_finished(run_dir):
+            return "finished"
         if (run_dir / "state.json").exists():
-            if json.loads((run_dir / "state.json").read_text())["status"] == "finished":
-                return "finished"
             flags = ["--resume", "--out", str(run_dir)]
         else:
             shutil.rmtree(run_dir, ignore_errors=True)  # killed before its first checkpoint
@@ -133,7 +133,14 @@ def _train(
         reason = lines[-1].removeprefix("gradmass: error: ")
         if reason.startswith(DIVERGED):
             return "diverged"
-        # A study that was killed leaves its runs going; the next one waits for them.
-        if not reason.endswith(LOCKED):
+        # A study that was killed leaves its runs going; the next one waits for them, and one may
+        # have ended since it was looked at.
+        is_gone_on_with = reason.endswith(LOCKED) or _is_finished(run_dir)
+        if not is_gone_on_with:
             raise RunFailed(reason)
         time.sleep(1.0)
+
+
+def _is_finished(run_dir: Path) -> bool:
+    file = run_dir / "state.json"
+    return file.exists() and json.loads(file.read_text())["status"] == "finished"

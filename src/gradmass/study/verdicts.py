@@ -1,6 +1,5 @@
 """Claims decided by the rule of the design: shown, not shown, reversed or undecided."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -198,8 +197,3 @@ def _decision(
     ):
         return "not shown"
     return "undecided"
-
-
-def half_width(interval: Interval) -> float:
-    """Half the length of an interval, for text; infinity where it has no ends."""
-    return (interval.high - interval.low) / 2 if math.isfinite(interval.low) else math.inf
