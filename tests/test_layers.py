@@ -42,7 +42,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "evaluation",
         "record",
     },
-    "report": {"types", "metrics", "record"},
+    "study": {
+        "types",
+        "registry",
+        "weights",
+        "tasks",
+        "metrics",
+        "tables",
+        "config",
+        "record",
+    },
+    "report": {"types", "metrics", "record", "study"},
     "spectra": {"types", "metrics", "record"},
     "engines": {
         "types",

@@ -24,6 +24,7 @@ COMMANDS = {
     "analyze": "say where a run's gradient goes, from anyone's rollout logs",
     "advise": "say what theory predicts for a setup, and how often it was right",
     "spectrum": "compare two checkpoints: what changed, and in how many directions",
+    "study": "compare weights over seeds, by rules fixed beforehand",
     "report": "write one HTML page about runs",
     "explore": "write a page with sliders: what weights and FADE's controller do",
     "sft": "make a supervised start by a recipe",

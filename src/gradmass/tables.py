@@ -326,6 +326,8 @@ def _describe(hint: Any) -> str:
         return " or ".join(repr(option) for option in options)
     if origin is tuple and options[1:] == (...,):
         return f"a list, each {_describe(options[0])}"
+    if dataclasses.is_dataclass(hint):
+        return "a table of fields"
     if origin is tuple:
         return f"a list of {len(options)} numbers"
     names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}

@@ -54,10 +54,12 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
+def write_json(file: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Replace a file by JSON: whoever reads it sees the old one or the new one, whole."""
     draft = file.with_name(f".{file.name}.draft")
-    draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(content, indent=indent, separators=separators, allow_nan=False)
+    draft.write_text(text + "\n")
     sync(draft)
     draft.replace(file)
 
