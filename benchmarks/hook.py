@@ -142,7 +142,7 @@ def share_of_a_step(steps: int) -> tuple[float, float]:
             model=model.float(),
             processing_class=tokenizer,
             reward_funcs=TaskReward(task, problems, tokenizer),
-            args=trl_config(recipe, Path(folder)),
+            args=trl_config(recipe, Path(folder), 64),
             train_dataset=Dataset.from_list(task_rows(problems)),
         )
         trainer.remove_callback(PrinterCallback)

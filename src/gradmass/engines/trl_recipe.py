@@ -5,12 +5,12 @@ loss, optimiser, sharding and the trainer's own checkpoints are TRL's. What TRL 
 recipe is refused or said before the first step.
 """
 
-import copy
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,20 @@ from gradmass.engines.trl import WeightedGRPOTrainer
 from gradmass.engines.trl_task import TaskReward, task_rows
 from gradmass.record import Run, RunWriter
 from gradmass.record.run import Status
-from gradmass.training.evaluate import Evaluator, check_answers
+from gradmass.rewards import Outcome, Verdict
+from gradmass.training.draw import check_errors
+from gradmass.training.evaluate import Evaluator
 from gradmass.training.interrupt import interruptible
-from gradmass.training.model import check_fit, load_model, save_model
+from gradmass.training.model import longest_prompt, save_model
+from gradmass.training.policy import dressed_task, load_policy
+from gradmass.training.train import check_problems
 from gradmass.types import UsageError
 
 Row = dict[str, Any]
 FOLDER = "trl"
 """Where TRL's own checkpoints lie within the run directory."""
-LOSS_TYPES = {"constant": "dr_grpo", "token-mean": "dapo"}
-"""TRL's names of the aggregations."""
+LOSS_TYPES = {"constant": "dr_grpo", "token-mean": "dapo", "seq-mean-token-mean": "grpo"}
+"""TRL's names of the aggregations that it has."""
 KEYS = {
     "loss": "loss/value",
     "grad_norm": "optim/grad_norm",
@@ -67,16 +71,18 @@ def train(
             the policy diverged.
     """
     refuse_unsupported(recipe)
-    config, task = recipe.train, recipe.task
+    config = recipe.train
     if config.threads:
         torch.set_num_threads(config.threads)
+    policy, tokenizer, _ = load_policy(recipe.model, recipe.lora, recipe.seed)
+    if not recipe.lora.rank:
+        # TRL computes in bfloat16 by itself, and updates what it is given.
+        policy = policy.float()
+    task = dressed_task(recipe.prompt, recipe.task, tokenizer, recipe.model.path)
+    recipe = replace(recipe, task=task)
     problems = task.problems(task.splits[0], config.num_problems)
-    policy, tokenizer = load_model(recipe.model.path)
-    asked = [task.problems(split, recipe.eval.num_problems) for split in task.splits[1:]]
-    prompts = [problem.prompt for split in (problems, *asked) for problem in split]
-    check_fit(policy, tokenizer, prompts, config.max_new_tokens)
-    for split in asked:
-        check_answers(tokenizer, task, split)
+    check_problems(recipe, policy, tokenizer, problems)
+    longest = longest_prompt(tokenizer, [problem.prompt for problem in problems])
     resumed_from = None
     if writer is not None and writer.resumed_from is not None:
         resumed_from = writer.resumed_from.step
@@ -87,10 +93,10 @@ def train(
         trainer = RecordedTrainer(
             weight=recipe.weight,
             factor=recipe.weight_factor,
-            model=policy.float(),
+            model=policy,
             processing_class=tokenizer,
             reward_funcs=reward,
-            args=trl_config(recipe, folder / FOLDER),
+            args=trl_config(recipe, folder / FOLDER, longest + config.max_new_tokens),
             train_dataset=Dataset.from_list(task_rows(problems)),
         )
     recorder = Recorder(recipe, trainer, writer, reward, on_row)
@@ -133,13 +139,34 @@ def refuse_unsupported(recipe: Recipe) -> None:
     Warns:
         UserWarning: The probes, which look into an update as only the local engine makes it.
     """
-    if recipe.train.policy_lag:
+    train, loss = recipe.train, recipe.loss
+    # Field, value, the value that TRL can do, why.
+    fixed = (
+        ("train.policy_lag", train.policy_lag, 0, "TRL has no lag of a fixed number of updates"),
+        ("train.max_lag", train.max_lag, 0, "TRL samples between updates"),
+        ("loss.importance_cap", loss.importance_cap, 0.0, "TRL corrects for vLLM's numbers alone"),
+        (
+            "entropy.is_adaptive",
+            recipe.entropy.is_adaptive,
+            False,
+            "TRL keeps no adaptive coefficient in its checkpoints",
+        ),
+    )
+    for name, value, possible, why in fixed:
+        if value != possible:
+            raise UsageError(
+                f"{name} = {value}: {why}; set {possible}, or train with --engine local"
+            )
+    if loss.aggregation not in LOSS_TYPES or loss.truncated == "exclude":
+        name = "loss.aggregation" if loss.aggregation not in LOSS_TYPES else "loss.truncated"
         raise UsageError(
-            f"train.policy_lag = {recipe.train.policy_lag}: TRL has no lag of a fixed number of "
-            "updates; set 0, or train with --engine local"
+            f"{name} = {getattr(loss, name.split('.')[1])!r}: TRL has no such loss; choose "
+            "another, or train with --engine local"
         )
+    if loss.kl_coef and loss.kl_estimator != "k3":
+        raise UsageError(f"loss.kl_estimator = {loss.kl_estimator!r}: TRL has k3 alone")
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
-    num_rollouts = recipe.train.prompts_per_step * recipe.train.group_size
+    num_rollouts = train.prompts_per_step * train.group_size
     if num_rollouts % num_processes:
         raise UsageError(
             f"{num_rollouts} rollouts (train.prompts_per_step x train.group_size) cannot be "
@@ -154,17 +181,28 @@ def refuse_unsupported(recipe: Recipe) -> None:
         )
 
 
-def trl_config(recipe: Recipe, folder: Path) -> GRPOConfig:
-    """The recipe's sections as TRL's arguments."""
+def trl_config(recipe: Recipe, folder: Path, tokens_a_rollout: int) -> GRPOConfig:
+    """The recipe's sections as TRL's arguments.
+
+    Args:
+        recipe: The whole run.
+        folder: Where TRL saves its checkpoints.
+        tokens_a_rollout: Of the longest prompt and answer; as many rollouts are in one pass as
+            ``train.tokens_at_once`` lets in.
+    """
     config, loss, optim = recipe.train, recipe.loss, recipe.optim
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    num_own = config.prompts_per_step * config.group_size // num_processes
+    most = max(1, config.tokens_at_once // tokens_a_rollout)
+    # TRL takes equal parts.
+    num_passes = next(n for n in range(1, num_own + 1) if num_own % n == 0 and num_own // n <= most)
     is_on_gpu = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(folder),
         seed=recipe.seed,
         max_steps=config.steps,
-        per_device_train_batch_size=config.prompts_per_step * config.group_size // num_processes,
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=num_own // num_passes,
+        gradient_accumulation_steps=num_passes,
         num_iterations=config.updates_per_batch,
         num_generations=config.group_size,
         max_completion_length=config.max_new_tokens,
@@ -173,6 +211,7 @@ def trl_config(recipe: Recipe, folder: Path) -> GRPOConfig:
         top_p=1.0,
         top_k=0,
         loss_type=LOSS_TYPES[loss.aggregation],
+        mask_truncated_completions=loss.truncated == "mask",
         epsilon=loss.clip_low,
         epsilon_high=loss.clip_high,
         beta=loss.kl_coef,
@@ -184,8 +223,10 @@ def trl_config(recipe: Recipe, folder: Path) -> GRPOConfig:
         weight_decay=optim.weight_decay,
         max_grad_norm=optim.max_grad_norm,
         gradient_checkpointing=False,
-        bf16=False,
+        bf16=recipe.model.dtype == "bfloat16",
         use_cpu=not is_on_gpu,
+        # Older ones have no bonus.
+        **({"entropy_coef": recipe.entropy.coef} if recipe.entropy.coef else {}),
         save_steps=config.checkpoint_every,
         # The newest may be one that the record does not know yet when the run dies.
         save_total_limit=2,
@@ -230,7 +271,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         self.is_interrupted: Callable[[], bool] = lambda: False
         self._evaluator: Evaluator | None = None
         if writer is not None and not is_sharded(trainer):
-            self._evaluator = Evaluator(recipe, copy.deepcopy(trainer.model))
+            self._evaluator = Evaluator(recipe, trainer.model)
 
     # What TRL's trainer calls.
 
@@ -309,6 +350,8 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         )
         for i, row in enumerate(rows):
             row["group"] = first + i // size
+        verdicts = [Verdict(Outcome(row["verdict"]), row["detail"]) for row in rows]
+        check_errors(verdicts, step - 1, self._recipe.train.max_error_rate)
         if self._writer is not None:
             self._writer.log_rollouts(rows)
 

@@ -81,7 +81,7 @@ class RayExecutor:
         except ImportError as error:
             raise UsageError("--executor ray needs ray: pip install ray") from error
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
-        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources = ray.cluster_resources()
         self.num_jobs = num_jobs or max(1, int(resources.get("CPU", 1)))
         self._references: list[Any] = []
         self._ray, self._remote = ray, ray.remote(num_cpus=1, max_retries=2)(_execute_on_node)
