@@ -273,6 +273,19 @@ def test_effective_shares_of_the_ratios_are_kish_s(spread):
         assert (loss.effective_rollouts, loss.effective_tokens) == (1.0, 1.0)
 
 
+def test_tokens_that_have_become_impossible_leave_a_share_of_one():
+    loss = policy_loss(
+        torch.full((2, 2), -math.inf),
+        torch.zeros(2, 2),
+        torch.tensor([1.0, -1.0]),
+        torch.ones(2, 2, dtype=torch.bool),
+        denominator_N=torch.ones(2),
+        clip_low=0.2,
+        clip_high=0.2,
+    )
+    assert (loss.effective_rollouts, loss.effective_tokens) == (0.5, 0.25)
+
+
 # On a model
 
 

@@ -153,6 +153,7 @@ def test_no_rollout_is_lost_or_trained_on_twice_when_a_run_dies(tmp_path, lag):
     assert [row["step"] for row in broken.metrics] == list(range(8))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_same_problems_and_draws(tmp_path):
     # unsloth-zoo pull request 832, TRL issue 3675: the prompts went on, the random numbers did not.
     once = run_to_end(tmp_path / "once", recipe(steps=6))
@@ -162,6 +163,7 @@ def test_a_resumed_run_goes_on_with_the_same_problems_and_draws(tmp_path):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_fixed_lag_is_reproducible_however_slow_the_verifier_is(tmp_path):
     wanted = recipe(policy_lag=3)
     fast = run_to_end(tmp_path / "fast", wanted)
@@ -170,6 +172,7 @@ def test_a_fixed_lag_is_reproducible_however_slow_the_verifier_is(tmp_path):
     assert list(fast.rollouts()) == list(slow.rollouts())
 
 
+@pytest.mark.slow
 def test_effective_shares_of_the_ratios_fall_with_the_lag(tmp_path):
     shares = {}
     for lag in (0, 3):
@@ -184,6 +187,7 @@ def test_effective_shares_of_the_ratios_fall_with_the_lag(tmp_path):
         assert (min(values) > 1 - 1e-6) == (lag == 0), (lag, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [{}, {"max_lag": 2}, {"policy_lag": 2}])
 def test_a_verifier_that_breaks_down_stops_the_run_in_one_line(tmp_path, lag):
     writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": {}}, {})
@@ -199,6 +203,7 @@ def test_a_verifier_that_breaks_down_stops_the_run_in_one_line(tmp_path, lag):
     assert ids(Run(run.path)) == ids(run_to_end(tmp_path / "sync", recipe()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
 def test_the_adaptive_bonus_and_truncation_go_on_after_a_checkpoint(tmp_path, lag):
     entropy = EntropyConfig(coef=0.01, is_adaptive=True, target=3.0, step=0.004)
@@ -209,6 +214,15 @@ def test_the_adaptive_bonus_and_truncation_go_on_after_a_checkpoint(tmp_path, la
     assert numbers(broken) == numbers(once)
     coefs = [row["entropy/bonus_coef"] for row in once.metrics[1:] if "entropy/bonus_coef" in row]
     assert coefs[:3] == pytest.approx([0.0, 0.014, 0.018])
+
+
+def test_nothing_is_learnt_from_batches_of_cut_rollouts_alone_that_are_excluded(tmp_path):
+    loss = LossConfig(truncated="exclude", kl_coef=0.1)
+    wanted = recipe(steps=2, max_new_tokens=1, loss=loss, entropy=EntropyConfig(coef=0.1))
+    run = run_to_end(tmp_path / "run", wanted)
+    for row in run.metrics[1:]:
+        assert (row["rollout/truncated"], row["loss/num_trained"], row["loss/value"]) == (1, 0, 0)
+        assert row["optim/grad_norm"] == row["mass/reached_negative"] == 0
 
 
 def test_two_kinds_of_lag_exclude_each_other():

@@ -101,7 +101,7 @@ def test_the_errors_a_run_bears_are_a_field_of_the_recipe(tmp_path):
     for name, wanted in (("strict", strict), ("lax", recipe)):
         writer = RunWriter.create(tmp_path / name, {"label": "x", "recipe": {}}, {})
         if wanted is strict:
-            with pytest.raises(UsageError, match=r"train.max_error_rate = 0.1 bears"):
+            with pytest.raises(UsageError, match=r"train.max_error_rate = 0.1 allows"):
                 train(wanted, writer, lambda row: None)
         else:
             assert train(wanted, writer, lambda row: None)

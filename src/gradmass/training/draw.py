@@ -100,10 +100,12 @@ def check_errors(verdicts: Sequence[Verdict], step: int, max_rate: float) -> Non
     failed = [verdict for verdict in verdicts if not verdict.is_scorable]
     if len(failed) <= max_rate * len(verdicts) and len(failed) < len(verdicts):
         return
+    is_all = len(failed) == len(verdicts)
+    why = "nothing can be learnt" if is_all else f"train.max_error_rate = {max_rate} allows fewer"
     raise UsageError(
         f"the verifier failed on {len(failed)} of {len(verdicts)} rollouts after step {step} "
-        f"({failed[0].detail or 'no detail'}), more than train.max_error_rate = {max_rate} bears; "
-        "the last checkpoint is intact: mend it and go on with --resume"
+        f"({failed[0].detail or 'no detail'}): {why}; the last checkpoint is intact, go on with "
+        "--resume once the verifier is mended"
     )
 
 

@@ -18,11 +18,13 @@ def kl_estimate(gap_NT: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
     - k2 has ``d grad log pi``, whose mean is the gradient of ``KL(policy, start)`` exactly
     - k3 has ``(1 - exp(-d)) grad log pi``, whose mean is the gradient of ``KL(start, policy)``
 
+    All of them token by token: what a token does to the divergence of later ones is not counted.
+
     Args:
         gap_NT: ``d``, in nats; carries the gradient.
         estimator: Which one.
 
-    Source: http://joschu.net/blog/kl-approx.html; on gradients arXiv 2506.09477.
+    Source: http://joschu.net/blog/kl-approx.html; on gradients, and on that, arXiv 2506.09477.
     """
     if estimator == "k1":
         return gap_NT

@@ -69,14 +69,17 @@ class Loss:
     def effective_rollouts(self) -> float:
         """Kish's effective share of the rollouts under their ratios, (sum r)^2 / (N sum r^2)."""
         # Divided by the largest ratio first: its exponential may be too large for a number.
-        ratio_N = (self.log_ratio_N - self.log_ratio_N.max()).exp()
+        largest = self.log_ratio_N.max()
+        if not largest.isfinite():  # every one is impossible by now
+            return 1.0 / len(self.log_ratio_N)
+        ratio_N = (self.log_ratio_N - largest).exp()
         return float(ratio_N.sum() ** 2 / ratio_N.square().sum()) / len(ratio_N)
 
     @property
     def effective_tokens(self) -> float:
         """Kish's effective share of the tokens under their ratios."""
-        size = float(self.ratio_sum_N.sum()) ** 2 / float(self.ratio_squares_N.sum())
-        return size / float(self.length_N.sum())
+        squares, num_tokens = float(self.ratio_squares_N.sum()), float(self.length_N.sum())
+        return (float(self.ratio_sum_N.sum()) ** 2 / squares if squares else 1.0) / num_tokens
 
     def _mean(self, sums_N: Tensor) -> float:
         return float(sums_N.sum()) / max(1.0, float(self.length_N.sum()))

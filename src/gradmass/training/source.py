@@ -101,7 +101,8 @@ class BatchSource:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # What is being sampled or judged is lost: whoever interrupts does not wait for it.
+        # What is under way is lost. The loop does not wait for it; Python itself ends only after
+        # the batch that is being judged.
         self._sampling.shutdown(wait=False, cancel_futures=True)
         self._judging.shutdown(wait=False, cancel_futures=True)
 

@@ -96,7 +96,8 @@ def shared_row(
     mean_BD = (total_BD / mask_BT1.sum(1)).cpu().numpy()
     is_scored_B, is_right_B = mask_PG.reshape(-1), successes_PG.reshape(-1)
     problem_B = np.repeat(np.arange(len(mask_PG)), mask_PG.shape[1])
-    shared = split_shared(mean_BD[is_scored_B])
+    # No rollout is scored where all were cut at the limit and the recipe excludes those.
+    shared = split_shared(mean_BD[is_scored_B]) if is_scored_B.any() else None
     if shared is None:
         return {}
     is_right_N, problem_N = is_right_B[is_scored_B], problem_B[is_scored_B]
