@@ -53,6 +53,8 @@ seed = 3
 equalise = "mass_at_half"
 prior = "beta:2,3"
 [model]
+dtype = "bfloat16"
+gradient_checkpointing = true
 path = "a folder/é"
 [task]
 type = "countdown"
@@ -64,7 +66,19 @@ max_ood_target = 30
 seed = 5
 [weight]
 type = "fade"
+[lora]
+rank = 8
+alpha = 16
+targets = ["q_proj"]
+
+[prompt]
+template = "chat"
+system = "be"
+instruction = "think"
+format = "answer"
+
 [train]
+tokens_at_once = 64
 steps = 7
 num_problems = 6
 prompts_per_step = 4

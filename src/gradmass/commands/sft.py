@@ -26,7 +26,7 @@ class Arguments:
     """
 
     recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]")] = None
-    """A TOML file, or the name of a shipped recipe (sft_countdown, smollm2_sft)."""
+    """A TOML file, or the name of a shipped recipe (sft_countdown, sft_smollm2)."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("checkpoint")
     """Folder to write; must be new or empty."""
     dry_run: bool = False
