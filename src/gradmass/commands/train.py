@@ -47,8 +47,8 @@ class Arguments:
     """A TOML file, or the name of a shipped recipe (demo)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run directory to write; runs/TASK-WEIGHT-TIME if not given."""
-    engine: Literal["local", "trl"] = "local"
-    """What trains: this package on one machine, or TRL (there also under accelerate launch)."""
+    engine: Literal["local", "trl", "verl"] = "local"
+    """What trains: this package on one machine, TRL (also under accelerate launch), or verl."""
     resume: bool = False
     """Continue the interrupted run in --out."""
     dry_run: bool = False
@@ -126,6 +126,10 @@ def _trainer(
         from gradmass.engines.trl_recipe import train as train_on_trl
 
         return train_on_trl
+    if engine == "verl":
+        from gradmass.engines.verl_run import train as train_on_verl
+
+        return train_on_verl
     from gradmass.training.train import train
 
     if is_follower():

@@ -17,7 +17,7 @@ from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
 
 TEMPLATE = '{% for message in messages %}{{ message["content"] }}{% endfor %}'
-"""The prompt as it is: tasks write their own, and verl sends every prompt through a template."""
+"""The prompt as it is: it is rendered here, and verl sends every prompt through a template."""
 NO_DUAL_CLIP = 1e6
 """verl clips negative weights once more, where the ratio is above this; recipes do not."""
 
@@ -31,6 +31,8 @@ def limits_of(recipe: Recipe) -> list[str]:
     found = ["evaluation is by sampling: pass@k is estimated, never exact"]
     if recipe.probe.every or recipe.probe.rank_every:
         found.append("probe: gradients by verdict, hidden states and ranks are not measured")
+    if recipe.model.dtype == "float32":
+        found.append("model.dtype: parameters are float32, and verl computes in bfloat16")
     if recipe.train.threads:
         found.append(f"train.threads = {recipe.train.threads}: Ray decides")
     return found
@@ -60,11 +62,13 @@ def command_for(recipe: Recipe, out_dir: Path, model_path: str, *, num_gpus: int
         model_path = str(Path(model_path).absolute())  # Ray's processes start elsewhere
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        prompts = _write_data(recipe, folder)
+        tokenizer = _tokenizer(model_path)
+        prompts = _write_data(recipe, folder, tokenizer, model_path)
     except OSError as error:
         raise UsageError(f"cannot write what verl reads to {folder}: {error}") from error
+    longest = max(map(len, tokenizer(prompts, add_special_tokens=False)["input_ids"]))
     settings = (
-        _data(recipe, folder, _longest(prompts, model_path))
+        _data(recipe, folder, longest)
         | _policy(recipe, model_path)
         | _loss(recipe)
         | _run(recipe, folder, num_gpus)
@@ -94,20 +98,27 @@ def quoted(value: Any) -> str:
 
 
 def _check(recipe: Recipe, num_gpus: int) -> None:
-    train = recipe.train
-    if train.policy_lag:
-        raise UsageError(
-            f"train.policy_lag = {train.policy_lag}: --engine verl trains on policy; set it to 0"
-        )
+    train, loss = recipe.train, recipe.loss
+    # Field, value, the value that verl can do, why.
+    fixed = (
+        ("train.policy_lag", train.policy_lag, 0, "gradmass_sync trains on policy"),
+        ("train.max_lag", train.max_lag, 0, "gradmass_sync trains on policy"),
+        ("loss.importance_cap", loss.importance_cap, 0.0, "verl corrects for vLLM's numbers alone"),
+        ("loss.truncated", loss.truncated, "count", "verl counts cut answers"),
+        ("entropy.is_adaptive", recipe.entropy.is_adaptive, False, "its coefficient is fixed"),
+        ("equalise", recipe.equalise, "none", "verl's hook has no factor"),
+        ("optim.type", recipe.optim.type, "adamw", "its optimiser is AdamW"),
+    )
+    for name, value, possible, why in fixed:
+        if value != possible:
+            raise UsageError(
+                f"{name} = {value!r}: {why}; set {possible!r}, or train with --engine local"
+            )
     if train.steps % train.updates_per_batch:
         raise UsageError(
             f"train.steps = {train.steps} is no multiple of train.updates_per_batch = "
             f"{train.updates_per_batch}: verl makes all updates of a batch"
         )
-    if recipe.equalise != "none":
-        raise UsageError(f"equalise = {recipe.equalise!r}: --engine verl has no factor; set 'none'")
-    if recipe.optim.type != "adamw":
-        raise UsageError(f"optim.type = {recipe.optim.type!r}: --engine verl takes adamw")
     rollouts = train.prompts_per_step * train.group_size
     if num_gpus < 1 or rollouts % num_gpus:
         raise UsageError(
@@ -116,16 +127,23 @@ def _check(recipe: Recipe, num_gpus: int) -> None:
         )
 
 
-def _write_data(recipe: Recipe, folder: Path) -> list[str]:
+def _write_data(recipe: Recipe, folder: Path, tokenizer: Any, model_path: str) -> list[str]:
     """Write both data sets and the task's description; the prompts."""
     import pyarrow
     import pyarrow.parquet
 
-    task, train = recipe.task, recipe.train
+    from gradmass.training.policy import dressed_task
+
+    train = recipe.train
+    task = dressed_task(recipe.prompt, recipe.task, tokenizer, model_path)
     first, *others = task.splits
     num_problems = dict.fromkeys(others, recipe.eval.num_problems) | {first: train.num_problems}
     by_split = {split: task.problems(split, number) for split, number in num_problems.items()}
-    described = {"task": to_tables(task), "num_problems": num_problems}
+    described = {
+        "task": to_tables(recipe.task),
+        "format": recipe.prompt.format,
+        "num_problems": num_problems,
+    }
     write_json(folder / TASK_FILE, described)
     num_batches = train.steps // train.updates_per_batch
     drawn = islice(cycle(by_split[first]), num_batches * train.prompts_per_step)
@@ -142,16 +160,14 @@ def _write_data(recipe: Recipe, folder: Path) -> list[str]:
     return sorted({problem.prompt for problems in by_split.values() for problem in problems})
 
 
-def _longest(prompts: list[str], model_path: str) -> int:
-    """Tokens of the longest prompt: verl wants to know, and pads to it."""
+def _tokenizer(model_path: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        return AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(f"cannot read the tokenizer of model {model_path!r}: {reason}") from error
-    return max(map(len, tokenizer(prompts, add_special_tokens=False)["input_ids"]))
 
 
 def _data(recipe: Recipe, folder: Path, longest: int) -> dict[str, Any]:
@@ -174,6 +190,12 @@ def _policy(recipe: Recipe, model_path: str) -> dict[str, Any]:
     found = {
         "actor_rollout_ref.model.path": model_path,
         "actor_rollout_ref.model.custom_chat_template": TEMPLATE,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": (
+            recipe.model.gradient_checkpointing
+        ),
+        "actor_rollout_ref.model.lora_rank": recipe.lora.rank,
+        "actor_rollout_ref.model.lora_alpha": recipe.lora.alpha,
+        "actor_rollout_ref.model.target_modules": list(recipe.lora.targets) or "all-linear",
         f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.n": recipe.train.group_size,
         f"{ROLLOUT}.seed": recipe.seed,
@@ -194,10 +216,12 @@ def _loss(recipe: Recipe) -> dict[str, Any]:
     is_registered = table["type"] in WEIGHTS.names()
     estimator = f"{ESTIMATOR}_{weight.name}" if is_registered else ESTIMATOR
     constant = loss.aggregation == "constant"
+    aggregation = "seq-mean-token-sum-norm" if constant else loss.aggregation
     found = {
         "algorithm.adv_estimator": estimator,
         "+algorithm.gradmass": {"mode": "weight", "success": "acc", "weight": table},
-        f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm" if constant else "token-mean",
+        f"{ACTOR}.loss_agg_mode": aggregation,
+        f"{ACTOR}.entropy_coeff": recipe.entropy.coef,
         f"{ACTOR}.clip_ratio_low": loss.clip_low,
         f"{ACTOR}.clip_ratio_high": loss.clip_high,
         f"{ACTOR}.clip_ratio_c": NO_DUAL_CLIP,
@@ -213,7 +237,7 @@ def _loss(recipe: Recipe) -> dict[str, Any]:
     if constant:
         found[f"{ACTOR}.loss_scale_factor"] = recipe.train.max_new_tokens
     if loss.kl_coef > 0:
-        found |= {f"{ACTOR}.kl_loss_coef": loss.kl_coef, f"{ACTOR}.kl_loss_type": "low_var_kl"}
+        found |= {f"{ACTOR}.kl_loss_coef": loss.kl_coef, f"{ACTOR}.kl_loss_type": loss.kl_estimator}
     return found
 
 

@@ -15,6 +15,7 @@ from gradmass.engines.trl_task import TaskReward
 from gradmass.rewards import Verdict
 from gradmass.tables import from_tables
 from gradmass.tasks import Problem, Task
+from gradmass.tasks.dressed import dress
 
 if TYPE_CHECKING:
     TaskRewardManager: Any
@@ -47,7 +48,8 @@ def task_rows(
 def _reward(file: str, split: str) -> tuple[Task, tuple[Problem, ...]]:
     described = json.loads(Path(file).read_text(encoding="utf-8"))
     kind: type[Task] = Task  # type: ignore[type-abstract]
-    task = from_tables(kind, described["task"], file)
+    # Prompts were rendered when the rows were written; what is judged here has only the form.
+    task = dress(from_tables(kind, described["task"], file), str, described["format"])
     return task, task.problems(split, described["num_problems"][split])
 
 

@@ -326,13 +326,17 @@ class RunWriter:
         run = Run(self.path)
         if run.state["weight"] is not None or run.env["resumed"]:
             with suppress(OSError):
-                write_json(self.path / "state.json", {**run.state, "status": "failed"})
+                self.note("failed")
             return
         self.close()
         for entry in self.path.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         with suppress(OSError):  # the working directory cannot be removed
             self.path.rmdir()
+
+    def note(self, status: Status) -> None:
+        """Note how the run ended; what belongs to its last checkpoint stays what it is."""
+        write_json(self.path / "state.json", {**Run(self.path).state, "status": status})
 
     def close(self) -> None:
         """Close the files; what a full disk did not take is cut off on resuming anyway."""

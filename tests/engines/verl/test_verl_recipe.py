@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradmass.config import LossConfig, Recipe, TrainConfig
+from gradmass.config import EntropyConfig, LoraConfig, LossConfig, Recipe, TrainConfig
 from gradmass.engines.verl_command import command_for, quoted
 from gradmass.engines.verl_settings import read_settings
 from gradmass.tables import from_spec, load_recipe
@@ -147,9 +147,12 @@ def test_answers_are_judged_by_the_recipe_s_task_through_verl_s_loader(run, comp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": TrainConfig(policy_lag=1)}, "train.policy_lag = 1: --engine verl trains on"),
+        (
+            {"train": TrainConfig(policy_lag=1)},
+            "policy_lag = 1: gradmass_sync trains on policy",
+        ),
         ({"train": TrainConfig(steps=3, updates_per_batch=2)}, "is no multiple of"),
-        ({"equalise": "mean_mass"}, "equalise = 'mean_mass': --engine verl has no factor"),
+        ({"equalise": "mean_mass"}, "equalise = 'mean_mass': verl's hook has no factor"),
     ],
 )
 def test_what_verl_does_not_do_is_refused_and_nothing_is_written(changes, message, tmp_path):
@@ -171,12 +174,19 @@ def test_a_kl_term_and_a_weight_with_another_inside_reach_verl(tmp_path, compose
     weight = from_spec(Weight, "constant_mass:inner=power,inner.alpha=3")
     recipe = Recipe(
         weight=weight,
-        loss=LossConfig(kl_coef=0.02, aggregation="token-mean"),
+        loss=LossConfig(kl_coef=0.02, kl_estimator="k2", aggregation="seq-mean-token-mean"),
+        entropy=EntropyConfig(coef=0.01),
+        lora=LoraConfig(rank=4, targets=("q_proj",)),
         train=TrainConfig(steps=2, prompts_per_step=2),
     )
     config = compose(*overrides(command_for(recipe, tmp_path, MODEL, num_gpus=2)))
     assert config.actor_rollout_ref.actor.kl_loss_coef == 0.02
     assert config.actor_rollout_ref.actor.use_kl_loss is True
+    assert config.actor_rollout_ref.actor.kl_loss_type == "k2"
+    assert config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean"
+    assert config.actor_rollout_ref.actor.entropy_coeff == 0.01
+    assert config.actor_rollout_ref.model.lora_rank == 4
+    assert config.actor_rollout_ref.model.target_modules == ["q_proj"]
     from gradmass.engines.verl_estimators import plain
 
     assert read_settings(plain(config.algorithm)).weights == (weight,)
