@@ -22,35 +22,46 @@ def command(*argv):
     return json.loads(done.stdout)
 
 
-def test_five_steps_of_smollm2_with_an_adapter(tmp_path):
-    script, model = ROOT / "examples" / "fetch_smollm2.py", tmp_path / "smollm2"
-    subprocess.run([sys.executable, script, model], check=True, capture_output=True)
-    run = tmp_path / "run"
-    flags = [
-        "--lora.rank=4",
-        "--train.steps=5",
-        "--train.num_problems=4",
-        "--train.prompts_per_step=2",
-        "--train.group_size=4",
-        "--train.max_new_tokens=12",
-        "--train.threads=1",
-        "--eval.num_problems=1",
-        "--eval.num_samples=2",
-        "--probe.every=0",
-        "--probe.rank_every=5",
-        "--weight=reinforce",
-        "--weight.signed=true",
-    ]
-    trained = command("train", "smollm2", f"--model.path={model}", *flags, "--out", run, "--json")
+FLAGS = (
+    "--lora.rank=4",
+    "--train.num_problems=4",
+    "--train.prompts_per_step=2",
+    "--train.group_size=4",
+    "--train.max_new_tokens=12",
+    "--train.threads=1",
+    "--eval.num_problems=1",
+    "--eval.num_samples=2",
+    "--probe.every=0",
+    "--weight=reinforce",
+    "--weight.signed=true",
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "smollm2"
+    script = ROOT / "examples" / "fetch_smollm2.py"
+    subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
+    return folder
+
+
+def train(model, run, steps, *more):
+    flags = (f"--model.path={model}", f"--train.steps={steps}", *FLAGS, *more)
+    trained = command("train", "smollm2", *flags, "--out", run, "--json")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert trained["is_finished"]
-    assert [row["step"] for row in rows] == list(range(6))
+    assert [row["step"] for row in rows] == list(range(steps + 1))
     for row in rows[1:]:
         assert math.isfinite(row["loss/value"])
         assert row["optim/grad_norm"] > 0
     assert 0 <= rows[-1]["test/pass@1"] <= 1
     (checkpoint,) = (run / "checkpoints").iterdir()
     assert (checkpoint / "adapter_model.safetensors").stat().st_size > 1e6
+
+
+def test_five_steps_of_smollm2_with_an_adapter(model, tmp_path):
+    run = tmp_path / "run"
+    train(model, run, 5, "--probe.rank_every=5")
     evaluated = command("eval", run, "--num-samples", 1, "--limit", 1, "--json")
     assert {split["split"] for split in evaluated["splits"]} == {"test", "ood"}
 
@@ -63,3 +74,9 @@ def test_five_steps_of_smollm2_with_an_adapter(tmp_path):
         logits, before = loaded(tokens).logits, start(tokens).logits
     assert torch.isfinite(logits).all()
     assert 0 < float((logits - before).abs().max()) < 10
+
+
+def test_three_steps_of_it_on_trl(model, tmp_path):
+    run = tmp_path / "run"
+    train(model, run, 3, "--engine=trl", "--probe.rank_every=0")
+    assert (run / "trl" / "checkpoint-3" / "gradmass_state.json").exists()
