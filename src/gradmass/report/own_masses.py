@@ -85,7 +85,8 @@ def _masses(run: Run, counts: Counts, state: State | None) -> Masses:
     if ":" in recipe["weight"]["type"]:
         # The file may be another by now, and to open a report should run nobody's code.
         raise UsageError("it is a class of a file; gradmass masses draws such")
-    weight = from_tables(Weight, recipe["weight"], str(run.path / "config.json"))
+    where = str(run.path / "config.json")
+    weight = from_tables(Weight, recipe["weight"], where)  # type: ignore[type-abstract]
     rates = [right / judged for right, judged in counts.elements()]
     prior = MeasuredPrior(tuple(rates), "the run's own")
     return masses_of(weight, P_N, recipe["train"]["group_size"], prior=prior, state=state or None)
