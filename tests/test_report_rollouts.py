@@ -4,17 +4,22 @@ import json
 from collections import Counter
 from math import comb
 
+import numpy as np
 import pytest
 
+from gradmass.masses import masses_of
 from gradmass.record import Run, RunWriter
 from gradmass.report.arms import arms_of
 from gradmass.report.own_masses import ends_of, obstacles, own_masses
 from gradmass.report.sample import MAX_STEPS, ROWS_A_STEP, packed, read_sample
+from gradmass.weights import WEIGHTS
 
 EVIL = "</script><script>alert(1)</script>\ud800 é"
 
 
-def write_run(path, *, num_steps=10, weight=None, completion="c", rows_a_step=24, prompt="p"):
+def write_run(
+    path, *, num_steps=10, weight=None, completion="c", rows_a_step=24, prompt="p", state=()
+):
     recipe = {
         "task": {"type": "countdown"},
         "weight": weight or {"type": "grpo"},
@@ -24,7 +29,7 @@ def write_run(path, *, num_steps=10, weight=None, completion="c", rows_a_step=24
     writer.log({"step": 0, "rollouts": 0})
     for step in range(1, num_steps + 1):
         writer.log_rollouts(batch(step, rows_a_step, completion, prompt))
-    writer.checkpoint(num_steps, {}, "finished", lambda folder: None)
+    writer.checkpoint(num_steps, dict(state), "finished", lambda folder: None)
     writer.close()
     return Run(path)
 
@@ -147,12 +152,22 @@ def test_bars_are_shares_of_groups_of_the_first_and_last_fifth(tmp_path):
         assert found == pytest.approx(expected)
 
 
-def test_a_weight_with_a_state_is_drawn_as_at_both_ends(tmp_path):
-    weight = {"type": "power", "alpha": 2.0}
-    _, ends, _ = panels_of(write_run(tmp_path / "run", weight=weight))
-    (first,), (last,) = (end.masses for end in ends[0])
-    assert first.label == last.label
-    assert first.group_size == 4
+def test_a_controller_is_drawn_as_it_was_at_both_ends(tmp_path):
+    fade = WEIGHTS["fade"]()
+    _, state = fade.update(np.array([[1.0, 0, 0, 0]]), fade.init(), entropy_nats=0.25)
+    for _ in range(200):
+        _, state = fade.update(np.array([[1.0, 1, 1, 0]]), state, entropy_nats=0.25)
+    run = write_run(tmp_path / "run", weight={"type": "fade"}, state=state)
+    _, ends, _ = panels_of(run)
+    alphas = []
+    for end, state_there in zip(ends[0], (None, state), strict=True):
+        parameters = fade.report(state_there or fade.init())
+        alphas.append(parameters["alpha"])
+        asym = WEIGHTS["power_asym"](alpha=parameters["alpha"], delta=parameters["delta"])
+        expected = masses_of(asym, end.masses[0].p_N, 4)
+        assert end.masses[0].m_S_N == pytest.approx(expected.m_S_N)
+        assert end.masses[0].m_F_N == pytest.approx(expected.m_F_N)
+    assert alphas[0] != pytest.approx(alphas[1], abs=0.1)
 
 
 def test_a_weight_of_a_file_is_not_run_to_open_a_report(tmp_path):

@@ -300,7 +300,7 @@ def draw_arm(panel: Axes, arm: Arm, x_SN: np.ndarray, y_SN: np.ndarray, **line: 
     """The mean over seeds as a line, and a band from the lowest to the highest."""
     x_N = x_SN.mean(axis=0)
     panel.plot(x_N, y_SN.mean(axis=0), **{**arm.look.line, **line})
-    if arm.has_seeds:
+    if arm.has_seeds and len(x_N):
         band = {"color": arm.look.color, "alpha": 0.16, "linewidth": 0}
         panel.fill_between(x_N, y_SN.min(axis=0), y_SN.max(axis=0), **band)
 
