@@ -56,22 +56,21 @@ def ends_of(arm: Arm, samples: Sequence[Sample]) -> tuple[End, End]:
         num = math.ceil(END_SHARE * len(steps))
         parts[0].append(_sum(steps[:num]))
         parts[1].append(_sum(steps[len(steps) - num :]))
-    first = _end(arm, parts[0], [None] * len(arm.runs))
-    return first, _end(arm, parts[1], [run.state["weight"] for run in arm.runs])
+    return _end(arm, parts[0], is_last=False), _end(arm, parts[1], is_last=True)
 
 
 def _sum(steps: Sequence[Counts]) -> Counts:
     return sum(steps, Counter())
 
 
-def _end(arm: Arm, counts: Sequence[Counts], states: Sequence[State | None]) -> End:
+def _end(arm: Arm, counts: Sequence[Counts], is_last: bool) -> End:
     whole = _sum(counts)
     if not whole:
         return End(whole, obstacle="no rollout of it is recorded yet")
     try:
         masses = tuple(
-            _masses(run, part, state)
-            for run, part, state in zip(arm.runs, counts, states, strict=True)
+            _masses(run, part, run.state["weight"] if is_last else None)
+            for run, part in zip(arm.runs, counts, strict=True)
             if part
         )
     except UsageError as error:
@@ -85,11 +84,14 @@ def _masses(run: Run, counts: Counts, state: State | None) -> Masses:
     if ":" in recipe["weight"]["type"]:
         # The file may be another by now, and to open a report should run nobody's code.
         raise UsageError("it is a class of a file; gradmass masses draws such")
+    size = recipe.get("train", {}).get("group_size")
+    if not isinstance(size, int):
+        raise UsageError("its recipe names no group size")
     where = str(run.path / "config.json")
     weight = from_tables(Weight, recipe["weight"], where)  # type: ignore[type-abstract]
     rates = [right / judged for right, judged in counts.elements()]
     prior = MeasuredPrior(tuple(rates), "the run's own")
-    return masses_of(weight, P_N, recipe["train"]["group_size"], prior=prior, state=state or None)
+    return masses_of(weight, P_N, size, prior=prior, state=state or None)
 
 
 def obstacles(arms: Sequence[Arm], ends: Sequence[tuple[End, End]]) -> list[tuple[str, str]]:

@@ -198,7 +198,8 @@ def optimisation(runs: Sequence[Run]) -> Figure:
     (norm, loss), (clipped, seconds) = columns
     draw_steps(norm, runs, "Gradient norm before clipping", "optim/grad_norm")
     draw_steps(loss, runs, "Loss (its level says nothing of quality)", "loss/value")
-    draw_steps(clipped, runs, "Share of tokens clipped", "loss/clip_share")
+    by_trl = "trl/clip_ratio/region_mean"
+    draw_steps(clipped, runs, "Share of tokens clipped", "loss/clip_share", instead=by_trl)
     _draw_seconds(seconds, runs)
     return finish(figure, [[norm], [loss], [clipped]], runs)
 
@@ -282,13 +283,23 @@ def steps_note(runs: Sequence[Run]) -> str:
 
 
 def draw_steps(
-    panel: Axes, runs: Sequence[Run], title: str, key: str, window: int | None = None
+    panel: Axes,
+    runs: Sequence[Run],
+    title: str,
+    key: str,
+    window: int | None = None,
+    instead: str = "",
 ) -> None:
-    """A line an arm of a metric of every step, smoothed; over the single steps of a single run."""
+    """A line an arm of a metric of every step, smoothed; over the single steps of a single run.
+
+    ``instead`` is the metric of arms that have no other.
+    """
     panel.set_title(title)
     window, every = window or smoothing_window(runs), drawn_every(runs)
     for arm in arms_of(runs):
         x_SN, y_SN = over_seeds(arm, "rollouts", key)
+        if instead and not x_SN.size:
+            x_SN, y_SN = over_seeds(arm, "rollouts", instead)
         if window > 1 and not arm.has_seeds:
             faint = {"color": arm.look.color, "linewidth": 0.5, "alpha": 0.28}
             panel.plot(x_SN[0, ::every], y_SN[0, ::every], **faint)
