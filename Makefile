@@ -31,7 +31,7 @@ test-sandbox: $(INSTALLED) ## what attacks the sandbox, five times over
 test-trl: $(INSTALLED) ## train with TRL, in one process and two; look at its releases
 	$(BIN)/pytest -m trl tests/engines tests/test_tutorials.py
 
-test-browser: $(INSTALLED) ## the explorer in a headless browser: clicks, drags, screenshots
+test-browser: $(INSTALLED) ## explorer and report in a headless browser: clicks, drags, screenshots
 	@command -v chromedriver >/dev/null || { \
 		echo "no browser to test with: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(BIN)/pytest -m browser tests/browser

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "record",
     },
-    "report": {"types", "metrics", "record", "study"},
+    "report": {"types", "registry", "weights", "masses", "metrics", "tables", "record", "study"},
     "spectra": {"types", "metrics", "record"},
     "engines": {
         "types",

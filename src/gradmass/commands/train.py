@@ -16,8 +16,9 @@ import tyro
 from gradmass.commands.arguments import parse, split_recipe_flags
 from gradmass.commands.progress import Progress
 from gradmass.config import Recipe
-from gradmass.record import Run, RunWriter
+from gradmass.record import Run, RunWriter, refuse_used
 from gradmass.record.environment import environment
+from gradmass.record.trackers import Mirror, Tracker, tracked_run
 from gradmass.registry import user_files
 from gradmass.tables import differences, from_tables, load_recipe, to_tables, to_toml
 from gradmass.types import UsageError
@@ -49,6 +50,8 @@ class Arguments:
     """Run directory to write; runs/TASK-WEIGHT-TIME if not given."""
     engine: Literal["local", "trl", "verl"] = "local"
     """What trains: this package on one machine, TRL (also under accelerate launch), or verl."""
+    track: Tracker | None = None
+    """Show the metrics to an experiment tracker too; a run that is resumed stays with its own."""
     resume: bool = False
     """Continue the interrupted run in --out."""
     dry_run: bool = False
@@ -85,6 +88,7 @@ def main(argv: Sequence[str]) -> int:
     env = environment(shlex.join(["gradmass", "train", *argv]))
     if arguments.resume:
         assert arguments.out is not None
+        _refuse_other_tracker(arguments)
         writer = RunWriter.resume(arguments.out, env)
     else:
         config = {
@@ -93,17 +97,30 @@ def main(argv: Sequence[str]) -> int:
             "recipe": to_tables(recipe),
             "files": user_files(),
         }
-        writer = RunWriter.create(_shared_out(arguments) or default_out(recipe), config, env)
+        out = _shared_out(arguments) or default_out(recipe)
+        if arguments.track:
+            refuse_used(out)
+            config["tracked"] = tracked_run(arguments.track, out)
+        writer = RunWriter.create(out, config, env)
     if not arguments.json:
         print(f"{recipe.weight.label} on {recipe.task.name}: {writer.path}", file=sys.stderr)
+    mirror = _mirror(writer)
     with Progress(recipe.train.steps, SHOWN, is_quiet=arguments.json) as progress:
+
+        def on_row(row: dict[str, Any]) -> None:
+            progress.show(row)
+            if mirror is not None:
+                mirror.log(row)
+
         try:
-            is_finished = run(recipe, writer, writer.path, progress.show)
+            is_finished = run(recipe, writer, writer.path, on_row)
         except BaseException:
             writer.fail()
             raise
         finally:
             writer.close()
+            if mirror is not None:
+                mirror.finish()
     if arguments.json:
         last = Run(writer.path).metrics[-1]
         print(json.dumps({"run": str(writer.path), "is_finished": is_finished, "metrics": last}))
@@ -113,6 +130,16 @@ def main(argv: Sequence[str]) -> int:
         again = f"gradmass train --resume --out {shlex.quote(str(writer.path))}"
         print(f"interrupted; continue with: {again}", file=sys.stderr)
     return 0 if is_finished else 130
+
+
+def _mirror(writer: RunWriter) -> Mirror | None:
+    """What shows the run to its tracker, if it has one."""
+    stored = Run(writer.path)
+    target = stored.config.get("tracked")
+    if target is None:
+        return None
+    config = {key: stored.config[key] for key in ("label", "engine", "recipe")}
+    return Mirror(target, config, stored.metrics)
 
 
 def _trainer(
@@ -159,6 +186,16 @@ def _stored_engine(arguments: Arguments) -> str:
     """The engine of the run to go on with; runs from before there were several are local."""
     assert arguments.out is not None
     return str(Run(arguments.out).config.get("engine", "local"))
+
+
+def _refuse_other_tracker(arguments: Arguments) -> None:
+    assert arguments.out is not None
+    tracked = Run(arguments.out).config.get("tracked", {}).get("tracker")
+    if arguments.track not in (None, tracked):
+        raise UsageError(
+            f"--track {arguments.track}: the run {arguments.out} is tracked by "
+            f"{tracked or 'none'}; leave it out, or start a new run"
+        )
 
 
 def default_out(recipe: Recipe) -> Path:

@@ -1,6 +1,7 @@
 """The run directory is the record of a run; plots, reports and resumption read nothing else.
 
-    config.json         the resolved recipe, label and engine, SHA-256 of the user's files it names
+    config.json         the resolved recipe, label and engine, SHA-256 of the user's files it names,
+                        and what the run is called in a tracker that it is shown to
     env.json            versions, machine, command, start time
     metrics.jsonl       a row a step, flat keys "family/name"; row 0 is the start, before any update
     evaluations.jsonl   a row an evaluation and split: the solve probability of every problem
@@ -51,7 +52,10 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """``{"schema", "label", "engine", "recipe", "files"}``, the recipe resolved in full."""
+        """``{"schema", "label", "engine", "recipe", "files"}``, the recipe resolved in full.
+
+        ``tracked`` too, where an experiment tracker mirrors the run.
+        """
         return self._json("config.json")
 
     @cached_property

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gradmass.metrics.signal import solve_rates_by_problem
 from gradmass.record import Run
+from gradmass.report.arms import Arm, arms_of
 from gradmass.report.plots import (
     FAINT,
     Axes,
@@ -17,7 +18,6 @@ from gradmass.report.plots import (
     draw_evaluations,
     draw_steps,
     finish,
-    looks,
     steps_note,
     styled,
 )
@@ -70,16 +70,18 @@ def difficulty(runs: Sequence[Run]) -> Figure:
     draw_evaluations(snr, runs, "signal/snr")
     rates.set_title("Share of groups by solve rate")
     masses.set_title("Positive mass by decile of solve rate")
-    for run, look in zip(runs, looks(runs), strict=True):
-        for rows, strength in _ends(run):
+    for arm in arms_of(runs):
+        for rows, strength in _ends(arm):
             counts_G = np.sum([row["solve_rate_counts"] for row in rows], axis=0)
             rate_G = np.linspace(0, 1, len(counts_G))
-            rates.plot(rate_G, counts_G / counts_G.sum(), alpha=strength, **look.line)
+            rates.plot(rate_G, counts_G / counts_G.sum(), alpha=strength, **arm.look.line)
             mass_D = np.mean([row["positive_mass_by_decile"] for row in rows], axis=0)
             # Deciles that no share k / G falls into hold nothing, and say nothing.
             size = len(counts_G) - 1
             filled = sorted({min(9, k * 10 // size) for k in range(size + 1)})
-            masses.plot(np.array(filled) / 10 + 0.05, mass_D[filled], alpha=strength, **look.line)
+            masses.plot(
+                np.array(filled) / 10 + 0.05, mass_D[filled], alpha=strength, **arm.look.line
+            )
     finish(figure, [[effective, snr]], runs)
     finish(figure, [[rates, masses]], runs, shares_rollouts=False)
     masses.set_xlabel("solve rate of the group")
@@ -88,12 +90,13 @@ def difficulty(runs: Sequence[Run]) -> Figure:
 
 @styled()
 def problems(runs: Sequence[Run]) -> Figure:
-    """Solve rate of every problem over its visits, for the first two runs."""
+    """Solve rate of every problem over its visits, for the first run of the first two arms."""
     note = "Dark: solved always. Rows: problems, by their solve rate at the first visit"
-    figure, columns = canvas(runs, 1, note, 2.6)
-    for (panel,), run, look in zip(columns, runs, looks(runs), strict=False):
-        panel.set_title(look.label if len(look.label) < 44 else f"{look.label[:43]}…")
-        _draw_problems(panel, run)
+    figure, columns = canvas(runs, 1, note, 2.6, seeds="")
+    for (panel,), arm in zip(columns, arms_of(runs), strict=False):
+        label = f"{arm.look.label}, seed {arm.seeds[0]}" if arm.has_seeds else arm.look.label
+        panel.set_title(label if len(label) < 44 else f"{label[:43]}…")
+        _draw_problems(panel, arm.runs[0])
     finish(figure, columns, runs, shares_rollouts=False)
     return figure
 
@@ -123,19 +126,20 @@ def directions(runs: Sequence[Run]) -> Figure:
 @styled()
 def matrices(runs: Sequence[Run]) -> Figure:
     """r_1 of every matrix over its noise value, and the energy of modules over their size."""
-    figure, columns = canvas(
-        runs, 1, "Last look, means over layers. Bars: r₁ of noise; the share of the parameters", 3.2
-    )
+    note = "Last look, means over layers. Bars: r₁ of noise; the share of the parameters"
+    figure, columns = canvas(runs, 1, note, 3.2, seeds="a dot for each")
     (ranks,), (energies,) = columns
     ranks.set_title("r₁ of the change of each matrix")
     energies.set_title("Share of the change's energy by module")
-    for place, (run, look) in enumerate(zip(runs, looks(runs), strict=True)):
+    arms = arms_of(runs)
+    places = [(place, arm, run) for place, arm in enumerate(arms) for run in arm.runs]
+    for place, arm, run in places:
         spectra = [row for row in run.diagnostics if row["kind"] == "spectrum"]
         if not spectra:
             continue
         mean_by_module = _means_by_module(spectra[-1]["matrices"])
         names = [_short(module["name"]) for module in spectra[-1]["modules"]]
-        aside = (place - (len(runs) - 1) / 2) * 0.16
+        aside = (place - (len(arms) - 1) / 2) * 0.16
         for panel, values, markers in (
             (ranks, mean_by_module, ("r_1", "r_1_noise")),
             (
@@ -148,7 +152,7 @@ def matrices(runs: Sequence[Run]) -> Figure:
             y = [names.index(name) + aside for name in shown]
             for key, style in zip(markers, ("o", "|"), strict=True):
                 x = [values[name][key] for name in shown]
-                panel.plot(x, y, style, color=look.color, markersize=4, alpha=0.9)
+                panel.plot(x, y, style, color=arm.look.color, markersize=4, alpha=0.9)
             panel.set_yticks(range(len(names)), names, size=6)
             panel.set_ylim(len(names) - 0.4, -0.6)
     ranks.set_xlim(0, 1)
@@ -187,11 +191,15 @@ def weights_judged(run: Run) -> list[dict[str, Any]]:
     return judged
 
 
-def _ends(run: Run) -> list[tuple[list[dict[str, Any]], float]]:
-    """Rows of difficulty of the first and of the last part of a run, with their strength."""
-    rows = [row for row in run.diagnostics if row["kind"] == "difficulty"]
-    num = math.ceil(LAST_SHARE * len(rows))
-    return [(rows[:num], 0.35), (rows[-num:], 1.0)] if rows else []
+def _ends(arm: Arm) -> list[tuple[list[dict[str, Any]], float]]:
+    """Rows of difficulty of the first and of the last part of its runs, with their strength."""
+    first: list[dict[str, Any]] = []
+    last: list[dict[str, Any]] = []
+    for run in arm.runs:
+        rows = [row for row in run.diagnostics if row["kind"] == "difficulty"]
+        num = math.ceil(LAST_SHARE * len(rows))
+        first, last = first + rows[:num], last + rows[len(rows) - num :]
+    return [(first, 0.35), (last, 1.0)] if first else []
 
 
 def _draw_problems(panel: Axes, run: Run) -> None:

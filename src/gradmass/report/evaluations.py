@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from gradmass.metrics.intervals import Difference, paired_difference
 from gradmass.metrics.passk import pass_at_k_from_probability
@@ -48,12 +48,14 @@ class Comparison:
         rollouts: Sampled by then, by the run and by the other.
         differences: Of pass@k by split and k, the run minus the other.
         obstacle: Why there are none.
+        seeds: None: one run stands against one, and the intervals are over problems.
     """
 
     step: int
     rollouts: tuple[int, int]
     differences: dict[str, dict[int, Difference]]
     obstacle: str = ""
+    seeds: ClassVar[tuple[object, ...]] = ()
 
     @property
     def num_problems(self) -> dict[str, int]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from gradmass.report.plots import DASHES, INK, LINE_IN, WIDTH_IN, Look, color_of, styled
+from gradmass.report.arms import DASHES, Look, color_of
+from gradmass.report.plots import INK, LINE_IN, WIDTH_IN, styled
 
 PANEL_IN = 2.3
 HARD, MIXED, EASY = "#d55e00", "#0072b2", "#009e73"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gradmass.report.plots import DASHES, LINE_IN, WIDTH_IN, Look, color_of, styled, svg
+from gradmass.report.arms import DASHES, Look, color_of
+from gradmass.report.plots import LINE_IN, WIDTH_IN, styled, svg
 
 PANEL_IN = 2.5
 

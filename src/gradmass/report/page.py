@@ -1,28 +1,46 @@
 """One self-contained HTML page about one or several runs: what they show, and what they cannot."""
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gradmass.metrics.seeds import Interval
 from gradmass.record import Run
 from gradmass.report import diagnostics_plots, plots
+from gradmass.report.arms import Arm, arms_of, interval_over_seeds
 from gradmass.report.evaluations import (
     KS,
+    Comparison,
     at_equal_pass_at_1,
     compare,
     compare_at_last_common_step,
-    is_evaluation,
     pass_key,
-    series,
     splits_of,
+)
+from gradmass.report.own_masses import ends_of, obstacles, own_masses
+from gradmass.report.sample import (
+    MAX_BYTES,
+    MAX_STEPS,
+    MOST_CHARACTERS,
+    ROWS_A_STEP,
+    packed,
+    read_sample,
+)
+from gradmass.report.seeds import SeedComparison, compare_over_seeds, compare_with_start
+from gradmass.report.summaries import (
+    MISSING,
+    Summary,
+    differing,
+    named_runs,
+    recipe_of,
+    rows_by_key,
+    summary_of,
 )
 from gradmass.report.writing import write_page
 from gradmass.types import UsageError
@@ -37,9 +55,6 @@ FIGURES: dict[str, Callable[[Sequence[Run]], Any]] = {
     "optimisation": plots.optimisation,
     **diagnostics_plots.FIGURES,
 }
-SYMBOLS = {"right": "✓", "wrong": "✗", "unparsed": "?", "timeout": "…", "error": "!"}
-SAMPLE_ROWS, MOST_CHARACTERS = 16, 800
-MISSING = "–"
 SVG = "http://www.w3.org/2000/svg"
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
@@ -48,12 +63,13 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 def write_report(runs: Sequence[Run], out: Path, *, reload_s: float | None = None) -> None:
     """Write a page that compares runs, or shows one; it needs nothing beside itself, no network.
 
-    Runs may be unfinished, of different lengths and of different problems. Equal records give equal
-    bytes. The page is written beside its place and renamed, so that a reader never sees half of it.
+    Runs may be unfinished, of different lengths and of different problems. Runs that differ in
+    their seed alone are one arm: one row, one curve with a band. Equal records give equal bytes.
+    The page is written beside its place and renamed, so that a reader never sees half of it.
 
     Args:
-        runs: The runs in the order they are listed. The others are compared with the first whose
-            weight is ``grpo``, else with the first.
+        runs: The runs in the order they are listed. The other arms are compared with the first
+            whose weight is ``grpo``, else with the first.
         out: The HTML file; its folder is made if need be.
         reload_s: Seconds after which an open page reloads itself, for runs that go on; None: never.
 
@@ -67,108 +83,6 @@ def write_report(runs: Sequence[Run], out: Path, *, reload_s: float | None = Non
         if times > 1:
             raise UsageError(f"run {path} is given {times} times; name each run once")
     write_page(out, lambda: render(runs, reload_s), "report")
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What the tables say of a run.
-
-    Args:
-        run: The run.
-        look: Its label, colour and dash.
-        last: Last row of its metrics.
-        evaluated: Last row that holds an evaluation; empty if none does.
-    """
-
-    run: Run
-    look: plots.Look
-    last: dict[str, Any]
-    evaluated: dict[str, Any]
-
-    @property
-    def status(self) -> str:
-        """Running, interrupted, failed or finished; unknown before the first checkpoint."""
-        try:
-            return str(self.run.state["status"])
-        except UsageError:
-            return "unknown"
-
-    @property
-    def task_name(self) -> str:
-        """Registered name of its task."""
-        return str(self.run.config["recipe"]["task"]["type"])
-
-    @property
-    def model_name(self) -> str:
-        """The fields that describe its model."""
-        fields = flatten(self.run.config["recipe"].get("model", {}))
-        return ", ".join(f"{key} = {value}" for key, value in fields.items())
-
-    @property
-    def planned_steps(self) -> int | None:
-        """Steps its recipe asks for."""
-        steps: int | None = self.run.config["recipe"].get("train", {}).get("steps")
-        return steps
-
-    @property
-    def num_unscorable(self) -> int:
-        """Rollouts that the verifier could not judge, over the whole run."""
-        # A batch that several updates were made on has several rows, and one number of rollouts.
-        batches = {row["rollouts"]: row.get("rollout/num_unscorable") for row in self.run.metrics}
-        return sum(number or 0 for number in batches.values())
-
-    def recent(self, key: str, window: int) -> float | None:
-        """Mean of the last values of a key."""
-        _, values = series(self.run, "step", key)
-        return sum(values[-window:]) / len(values[-window:]) if values else None
-
-
-def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested tables as dotted keys with their values as JSON (strings bare).
-
-    >>> flatten({"task": {"type": "countdown", "seed": 0}})
-    {'task.type': 'countdown', 'task.seed': '0'}
-    """
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
-    return flat
-
-
-def rows_by_key(tables: Iterable[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """A row for each dotted key that any table has, with the value of every table."""
-    flat = [flatten(table) for table in tables]
-    keys = dict.fromkeys(key for table in flat for key in table)
-    return [(key, [table.get(key, MISSING) for table in flat]) for key in keys]
-
-
-def differing_fields(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """The rows of ``rows_by_key`` whose values are not all alike."""
-    return [(key, values) for key, values in rows_by_key(recipes) if len(set(values)) > 1]
-
-
-def sample_rollouts(run: Run) -> list[dict[str, Any]]:
-    """The first rollouts of the first and of the last trained step, with the step's verdicts."""
-    first: list[dict[str, Any]] = []
-    last: list[dict[str, Any]] = []
-    for row in run.rollouts():
-        if last and last[0]["step"] != row["step"]:
-            first = first or last
-            last = []
-        last.append(row)
-    return [
-        {
-            "step": rows[0]["step"],
-            "rows": rows[:SAMPLE_ROWS],
-            "num_rollouts": len(rows),
-            "verdicts": Counter(row["verdict"] for row in rows),
-        }
-        for rows in (first, last)
-        if rows
-    ]
 
 
 def inline_svg(document: str, name: str) -> Markup:
@@ -214,63 +128,84 @@ def render(runs: Sequence[Run], reload_s: float | None = None) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"signed": signed, "number": number, "plain": plain}
-    items = [_summary(run, look) for run, look in zip(runs, plots.looks(runs), strict=True)]
-    reference = next((item for item in items if item.run.weight_name == "grpo"), items[0])
-    base = reference.run
-    pairs = [
-        (item, compare_at_last_common_step(item.run, base), _fields_beyond_weight(item.run, base))
-        for item in items
-        if item is not reference
-    ]
+    arms = arms_of(runs)
+    items = [summary_of(arm) for arm in arms]
+    reference = next((i for i in items if i.arm.runs[0].weight_name == "grpo"), items[0])
+    pairs = [(item, *_compared(item.arm, reference.arm)) for item in items if item is not reference]
     if len(items) == 1:
-        pairs = [(reference, compare(base, base, reference.evaluated.get("step", 0), 0), [])]
+        pairs = [(reference, _from_start(reference), [])]
     comparable = [reference, *(item for item, found, _ in pairs if not found.obstacle)]
     alike = [item for item in items if item in comparable]
     splits = splits_of(runs)
-    samples = [(item, sample_rollouts(item.run)) for item in items]
-    recipe = rows_by_key(run.config["recipe"] for run in runs)
+    recipe = rows_by_key(arms, recipe_of)
+    named = named_runs(runs)
+    samples = {id(one): read_sample(one.run) for one in named}
+    ends = [
+        ends_of(arm, [samples[id(one)] for one in named if one.run in arm.runs]) for arm in arms
+    ]
+    figures = {name: draw(runs) for name, draw in FIGURES.items()}
+    figures["own-masses"] = own_masses(arms, ends)
     return environment.get_template("template.html.j2").render(
         reload_s=reload_s,
         items=items,
+        named=named,
+        has_seeds=any(arm.has_seeds for arm in arms),
         reference=reference,
         pairs=pairs,
         alike=alike,
-        equal={split: at_equal_pass_at_1([item.run for item in alike], split) for split in splits},
+        equal={split: _at_equal_pass_at_1(alike, split) for split in splits},
         recipe=recipe,
-        differing=differing_fields(run.config["recipe"] for run in runs),
-        environment=rows_by_key(run.env for run in runs),
-        diagnostics=[
-            (
-                item,
-                diagnostics_plots.warnings_of(item.run),
-                diagnostics_plots.weights_judged(item.run),
-            )
-            for item in items
+        differing=differing(recipe),
+        environment=rows_by_key(arms, lambda run: run.env),
+        warnings=[(one, diagnostics_plots.warnings_of(one.run)) for one in named],
+        judged=[
+            (one, diagnostics_plots.weights_judged(one.run))
+            for one in named
+            if one.run in [arm.runs[0] for arm in arms]
         ],
-        samples=samples,
-        shown_verdicts={
-            row["verdict"] for _, steps in samples for step in steps for row in step["rows"]
+        without_masses=obstacles(arms, ends),
+        rollouts=Markup(packed([one.look.label for one in named], list(samples.values()))),
+        bounds={
+            "steps": MAX_STEPS,
+            "rows": ROWS_A_STEP,
+            "characters": MOST_CHARACTERS,
+            "bytes": MAX_BYTES,
         },
-        figures={name: inline_svg(plots.svg(draw(runs)), name) for name, draw in FIGURES.items()},
+        figures={name: inline_svg(plots.svg(drawn), name) for name, drawn in figures.items()},
         window=plots.smoothing_window(runs),
         splits=splits,
         keys={(split, k): pass_key(runs, split, k) for split in splits for k in KS},
         ks=KS,
-        symbols=SYMBOLS,
-        most_characters=MOST_CHARACTERS,
     )
 
 
-def _fields_beyond_weight(*runs: Run) -> list[str]:
-    fields = differing_fields(run.config["recipe"] for run in runs)
-    return [key for key, _ in fields if not key.startswith("weight.")]
+def _compared(arm: Arm, other: Arm) -> tuple[Comparison | SeedComparison, list[str]]:
+    """An arm against another, and the fields beyond the weight in which they differ too."""
+    rows = differing(rows_by_key([arm, other], recipe_of))
+    beyond = [key for key, _ in rows if not key.startswith("weight.")]
+    if arm.has_seeds or other.has_seeds:
+        # Seeds that only one arm has are said by the number of pairs.
+        beyond = [key for key in beyond if key != "seed"]
+        return compare_over_seeds(arm, other), beyond
+    return compare_at_last_common_step(arm.runs[0], other.runs[0]), beyond
 
 
-def _summary(run: Run, look: plots.Look) -> Summary:
-    if not run.metrics:
-        raise UsageError(f"run {run.path} has no row of metrics yet; report it once it has started")
-    evaluated = [row for row in run.metrics if is_evaluation(row)]
-    return Summary(run, look, run.metrics[-1], evaluated[-1] if evaluated else {})
+def _from_start(item: Summary) -> Comparison | SeedComparison:
+    if item.arm.has_seeds:
+        return compare_with_start(item.arm)
+    (run,) = item.arm.runs
+    return compare(run, run, item.evaluated_step or 0, 0)
+
+
+def _at_equal_pass_at_1(
+    items: Sequence[Summary], split: str
+) -> tuple[float | None, list[Interval | None]]:
+    """The highest pass@1 that every run reached, and the pass@100 of each arm there."""
+    runs = [run for item in items for run in item.arm.runs]
+    level, values = at_equal_pass_at_1(runs, split)
+    rest = iter(values)
+    by_arm = [[next(rest) for _ in item.arm.runs] for item in items]
+    return level, [interval_over_seeds(values) for values in by_arm]
 
 
 def plain(value: float | None) -> str:

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from gradmass.metrics.estimates import PassAtK
-from gradmass.report.plots import COLORS, DASHES, FAINT, LINE_IN, OTHER_COLORS, Look, styled
+from gradmass.report.arms import COLORS, DASHES, OTHER_COLORS, Look
+from gradmass.report.plots import FAINT, LINE_IN, styled
 from gradmass.types import UsageError
 
 WIDTH_IN, PANEL_IN = 4.6, 2.7

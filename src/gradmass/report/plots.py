@@ -1,26 +1,25 @@
 """Figures of runs. Each function takes runs and returns a matplotlib figure of two columns.
 
 The figures draw what the record holds and compute nothing but rolling means. They use no pyplot and
-leave no state behind; ``svg`` makes equal bytes of equal figures. A colour belongs to the name of a
-weight, in every figure and every report; runs of the same colour differ in their dashes.
+leave no state behind; ``svg`` makes equal bytes of equal figures. Runs that differ in their seed
+alone are one arm: its curves are means over seeds, with a band from the lowest to the highest.
 """
 
 import io
 import math
 import textwrap
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gradmass.record import Run
+from gradmass.report.arms import Arm, arms_of, over_seeds
 from gradmass.report.evaluations import SAMPLED, has, pass_key, series, splits_of
 
 Axes: TypeAlias = Any
@@ -55,67 +54,10 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "gradmass",
 }
-COLORS = {
-    "fade": "#d55e00",
-    "grpo": "#0072b2",
-    "power": "#009e73",
-    "asym_grpo_delta": "#cc79a7",
-    "power_asym": "#e69f00",
-    "grpo_std": "#56b4e9",
-    "reinforce": "#4d4d4d",
-}
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
-OTHER_COLORS = ("#332288", "#882255", "#999933", "#44aa99", "#117733", "#aa4499")
-"""Tol's muted colours; any other name keeps the one its checksum picks."""
-DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.8), (1.2, 1.4), (6, 1.6, 1.2, 1.6))
 WIDTH_IN, PANEL_IN, LINE_IN = 7.8, 1.75, 0.155
+BAND = "their mean; band: lowest to highest seed, as far as all go"
 MAX_POINTS = 1000
 """Most points of a curve of single steps; beyond it only every n-th step is drawn."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a run looks in every figure and table.
-
-    Args:
-        label: The run's label, with its folder where two runs share the label.
-        color: Of its weight's name.
-        dash: Lengths of strokes and gaps in points; empty for a solid line.
-    """
-
-    label: str
-    color: str
-    dash: tuple[float, ...]
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """Arguments of a matplotlib line."""
-        return {"color": self.color, "linestyle": (0, self.dash) if self.dash else "-"}
-
-
-def color_of(weight_name: str) -> str:
-    """The fixed colour of a weight's name.
-
-    >>> color_of("fade")
-    '#d55e00'
-    """
-    number = zlib.crc32(weight_name.encode())
-    return COLORS.get(weight_name, OTHER_COLORS[number % len(OTHER_COLORS)])
-
-
-def looks(runs: Sequence[Run]) -> list[Look]:
-    """A label, colour and dash for each run; no two runs share all of colour, dash and label."""
-    labels = Counter(run.label for run in runs)
-    folders = Counter((run.label, run.path.resolve().name) for run in runs)
-    seen: Counter[str] = Counter()
-    found = []
-    for run in runs:
-        label, folder, color = run.label, run.path.resolve().name, color_of(run.weight_name)
-        if labels[label] > 1:
-            label += f" ({folder if folders[label, folder] == 1 else run.path})"
-        found.append(Look(label, color, DASHES[seen[color] % len(DASHES)]))
-        seen[color] += 1
-    return found
 
 
 def smoothing_window(runs: Sequence[Run]) -> int:
@@ -159,25 +101,29 @@ def svg(figure: Figure) -> str:
 @styled()
 def accuracy(runs: Sequence[Run]) -> Figure:
     """Pass@1 and pass@100 against rollouts: exact, and sampled with its interval."""
-    note = "Line: exact. Square with bar: sampled, with its 95% interval for these fixed problems"
+    note = "Line: exact"
+    if any(not arm.has_seeds for arm in arms_of(runs)):
+        note += ". Square with bar: sampled, with its 95% interval for these fixed problems"
     figure, columns = canvas(runs, 2, note)
     # Two columns: of more splits the first two are drawn, all are in the tables.
     for panels, split in zip(columns, splits_of(runs), strict=False):
         for panel, k in zip(panels, (1, 100), strict=True):
             key = pass_key(runs, split, k)
             panel.set_title(f"Pass@{k}, {split} problems{_unless_exact(key)}")
-            for place, (run, look) in enumerate(zip(runs, looks(runs), strict=True)):
-                aside = (place - (len(runs) - 1) / 2) * 0.006 * end(runs)
-                _draw_sampled(panel, run, look, f"{split}/sampled_pass@{k}", aside)
-                x, y = series(run, "rollouts", key)
-                panel.plot(x, y, marker="o", markersize=2.2, **look.line)
+            arms = arms_of(runs)
+            for place, arm in enumerate(arms):
+                aside = (place - (len(arms) - 1) / 2) * 0.006 * end(runs)
+                if not arm.has_seeds:
+                    _draw_sampled(panel, arm, f"{split}/sampled_pass@{k}", aside)
+            draw_evaluations(panel, runs, key)
     return finish(figure, columns, runs)
 
 
 @styled()
 def tradeoff(runs: Sequence[Run]) -> Figure:
     """Pass@100 against pass@1: the path of each run from its start, a mark an evaluation."""
-    figure, columns = canvas(runs, 1, "Ring: start of a run. Square: its last evaluation", 2.6)
+    note, seeds = "Ring: start of a run. Square: its last evaluation", "their mean; thin: each"
+    figure, columns = canvas(runs, 1, note, 2.6, seeds)
     for (panel,), split in zip(columns, splits_of(runs), strict=False):
         across, up = (pass_key(runs, split, k) for k in (1, 100))
         panel.set_title(f"Pass@100, {split} problems{_unless_exact(up)}")
@@ -252,19 +198,33 @@ def optimisation(runs: Sequence[Run]) -> Figure:
     (norm, loss), (clipped, seconds) = columns
     draw_steps(norm, runs, "Gradient norm before clipping", "optim/grad_norm")
     draw_steps(loss, runs, "Loss (its level says nothing of quality)", "loss/value")
-    draw_steps(clipped, runs, "Share of tokens clipped", "loss/clip_share")
+    by_trl = "trl/clip_ratio/region_mean"
+    draw_steps(clipped, runs, "Share of tokens clipped", "loss/clip_share", instead=by_trl)
     _draw_seconds(seconds, runs)
     return finish(figure, [[norm], [loss], [clipped]], runs)
 
 
 def canvas(
-    runs: Sequence[Run], rows: int, note: str, panel_in: float = PANEL_IN
+    runs: Sequence[Run],
+    rows: int,
+    note: str,
+    panel_in: float = PANEL_IN,
+    seeds: str = BAND,
 ) -> tuple[Figure, Columns]:
-    """Two columns that a page may part in the middle: legend over the left, note over the right."""
-    labels = [textwrap.fill(look.label, 48) for look in looks(runs)]
-    abreast = 2 if len(runs) > 3 and max(len(look.label) for look in looks(runs)) <= 20 else 1
+    """Two columns that a page may part in the middle: legend over the left, note over the right.
+
+    Args:
+        runs: What is drawn.
+        rows: Panels of a column.
+        note: What lines and marks are.
+        panel_in: Height of a panel in inches.
+        seeds: What is drawn of arms of several seeds, for the note.
+    """
+    arms = arms_of(runs)
+    labels = [textwrap.fill(arm.look.label, 48) for arm in arms]
+    abreast = 2 if len(arms) > 3 and max(len(arm.look.label) for arm in arms) <= 20 else 1
     legend_lines = math.ceil(sum(label.count("\n") + 1 for label in labels) / abreast)
-    note = textwrap.fill(note, 58)
+    note = textwrap.fill(f"{note}{seeds_note(arms, seeds)}", 58)
     strip_in = LINE_IN * max(legend_lines, note.count("\n") + 1) + 0.1
     figure = Figure(figsize=(WIDTH_IN, strip_in + rows * panel_in), layout="constrained")
     columns: Columns = []
@@ -276,11 +236,17 @@ def canvas(
         if columns[1:]:
             strip.text(0.03, 0.97, note, va="top", color="#555555", linespacing=1.35)
         else:
-            keys = [Line2D([], [], **look.line) for look in looks(runs)]
+            keys = [Line2D([], [], **arm.look.line) for arm in arms]
             strip.legend(
                 keys, labels, loc="upper left", ncols=abreast, borderpad=0, labelspacing=0.35
             )
     return figure, columns
+
+
+def seeds_note(arms: Sequence[Arm], seeds: str) -> str:
+    """What is drawn of several seeds, for the note of a figure; empty where none has several."""
+    counts = sorted({len(arm.runs) for arm in arms if arm.has_seeds})
+    return f". Of {' or '.join(map(str, counts))} seeds: {seeds}" if counts and seeds else ""
 
 
 def finish(
@@ -317,43 +283,68 @@ def steps_note(runs: Sequence[Run]) -> str:
 
 
 def draw_steps(
-    panel: Axes, runs: Sequence[Run], title: str, key: str, window: int | None = None
+    panel: Axes,
+    runs: Sequence[Run],
+    title: str,
+    key: str,
+    window: int | None = None,
+    instead: str = "",
 ) -> None:
-    """A line a run of a metric of every step, smoothed, over the single steps."""
+    """A line an arm of a metric of every step, smoothed; over the single steps of a single run.
+
+    ``instead`` is the metric of arms that have no other.
+    """
     panel.set_title(title)
     window, every = window or smoothing_window(runs), drawn_every(runs)
-    for run, look in zip(runs, looks(runs), strict=True):
-        x, y = series(run, "rollouts", key)
-        if window > 1:
-            panel.plot(x[::every], y[::every], color=look.color, linewidth=0.5, alpha=0.28)
-        panel.plot(x[::every], rolling_mean(y, window)[::every], **look.line)
+    for arm in arms_of(runs):
+        x_SN, y_SN = over_seeds(arm, "rollouts", key)
+        if instead and not x_SN.size:
+            x_SN, y_SN = over_seeds(arm, "rollouts", instead)
+        if window > 1 and not arm.has_seeds:
+            faint = {"color": arm.look.color, "linewidth": 0.5, "alpha": 0.28}
+            panel.plot(x_SN[0, ::every], y_SN[0, ::every], **faint)
+        smooth_SN = np.array([rolling_mean(y_N.tolist(), window) for y_N in y_SN])
+        draw_arm(panel, arm, x_SN[:, ::every], smooth_SN[:, ::every])
+
+
+def draw_arm(panel: Axes, arm: Arm, x_SN: np.ndarray, y_SN: np.ndarray, **line: Any) -> None:
+    """The mean over seeds as a line, and a band from the lowest to the highest."""
+    x_N = x_SN.mean(axis=0)
+    panel.plot(x_N, y_SN.mean(axis=0), **{**arm.look.line, **line})
+    if arm.has_seeds and len(x_N):
+        band = {"color": arm.look.color, "alpha": 0.16, "linewidth": 0}
+        panel.fill_between(x_N, y_SN.min(axis=0), y_SN.max(axis=0), **band)
 
 
 def draw_evaluations(panel: Axes, runs: Sequence[Run], key: str, baseline: str = "") -> None:
-    """A line with dots a run of a metric known now and then, and a dotted one of another."""
-    for run, look in zip(runs, looks(runs), strict=True):
-        x, y = series(run, "rollouts", key)
-        panel.plot(x, y, marker="o", markersize=2.2, **look.line)
+    """A line with dots an arm of a metric known now and then, and a dotted one of another."""
+    for arm in arms_of(runs):
+        draw_arm(panel, arm, *over_seeds(arm, "rollouts", key), marker="o", markersize=2.2)
         if baseline:
-            x, y = series(run, "rollouts", baseline)
-            panel.plot(x, y, color=look.color, linestyle=":", linewidth=1.0)
+            x_SN, y_SN = over_seeds(arm, "rollouts", baseline)
+            dotted = {"color": arm.look.color, "linestyle": ":", "linewidth": 1.0}
+            panel.plot(x_SN.mean(axis=0), y_SN.mean(axis=0), **dotted)
 
 
-def _draw_sampled(panel: Axes, run: Run, look: Look, key: str, aside: float) -> None:
+def _draw_sampled(panel: Axes, arm: Arm, key: str, aside: float) -> None:
     """Sampled values with their intervals, a little aside so that runs do not hide each other."""
-    for row in run.metrics:
+    for row in arm.runs[0].metrics:
         if has(row, key) and has(row, f"{key}_low") and has(row, f"{key}_high"):
-            x, faint = row["rollouts"] + aside, {"color": look.color, "alpha": 0.3}
+            x, faint = row["rollouts"] + aside, {"color": arm.look.color, "alpha": 0.3}
             panel.plot([x, x], [row[f"{key}_low"], row[f"{key}_high"]], linewidth=1.0, **faint)
             panel.plot(x, row[key], "s", markersize=2.4, markeredgewidth=0, **faint)
 
 
 def _draw_paths(panel: Axes, runs: Sequence[Run], x_key: str, y_key: str) -> None:
-    for run, look in zip(runs, looks(runs), strict=True):
-        x, y = series(run, x_key, y_key)
-        panel.plot(x, y, marker="o", markersize=2.2, **look.line)
-        panel.plot(x[-1:], y[-1:], "s", color=look.color, markersize=5)
-        panel.plot(x[:1], y[:1], "o", color=look.color, markersize=6, markerfacecolor="none")
+    """A path an arm; the single ones of its seeds faint, for a band has no place here."""
+    for arm in arms_of(runs):
+        x_SN, y_SN = over_seeds(arm, x_key, y_key)
+        for x_N, y_N in zip(x_SN, y_SN, strict=True) if arm.has_seeds else ():
+            panel.plot(x_N, y_N, color=arm.look.color, linewidth=0.6, alpha=0.4)
+        x_N, y_N = x_SN.mean(axis=0), y_SN.mean(axis=0)
+        panel.plot(x_N, y_N, marker="o", markersize=2.2, **arm.look.line)
+        panel.plot(x_N[-1:], y_N[-1:], "s", color=arm.look.color, markersize=5)
+        panel.plot(x_N[:1], y_N[:1], "o", color=arm.look.color, markersize=6, mfc="none")
 
 
 def _draw_seconds(panel: Axes, runs: Sequence[Run]) -> None:
@@ -365,15 +356,16 @@ def _draw_seconds(panel: Axes, runs: Sequence[Run]) -> None:
         "an evaluation": "time/eval_s",
     }
     panel.set_title("Mean seconds by stage")
-    height = 0.8 / len(runs)
-    for place, (run, look) in enumerate(zip(runs, looks(runs), strict=True)):
+    arms = arms_of(runs)
+    height = 0.8 / len(arms)
+    for place, arm in enumerate(arms):
         for row, key in enumerate(stages.values()):
-            _, seconds = series(run, "rollouts", key)
+            seconds = [s for run in arm.runs for s in series(run, "rollouts", key)[1]]
             if seconds:
                 mean = math.fsum(seconds) / len(seconds)
-                y = row + (place - (len(runs) - 1) / 2) * height
-                panel.barh(y, mean, height * 0.85, color=look.color)
-                if len(runs) <= 3:  # with more, the numbers would lie on each other
+                y = row + (place - (len(arms) - 1) / 2) * height
+                panel.barh(y, mean, height * 0.85, color=arm.look.color)
+                if len(arms) <= 3:  # with more, the numbers would lie on each other
                     panel.text(mean, y, f"\N{NO-BREAK SPACE}{mean:.2g}", va="center", size=6)
     panel.set_yticks(range(len(stages)), list(stages))
     panel.set_ylim(len(stages) - 0.5, -0.5)

@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from gradmass.metrics.seeds import t_interval
-from gradmass.report.plots import COLORS, OTHER_COLORS, WIDTH_IN, styled, thousands
+from gradmass.report.arms import COLORS, OTHER_COLORS
+from gradmass.report.plots import WIDTH_IN, styled, thousands
 from gradmass.study import PlannedRun, Result, Study
 from gradmass.study.design import Setting
 from gradmass.study.measures import excess_r_1
