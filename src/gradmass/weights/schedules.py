@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from gradmass.types import State, UsageError
 from gradmass.weights.groups import Groups
-from gradmass.weights.signals import success_counts
+from gradmass.weights.signals import success_counts, time_of
 
 TargetEntropy: TypeAlias = float | Literal["half-initial"]
 
@@ -205,11 +205,39 @@ class LogDecay(Schedule):
 
     def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
         """Take the time."""
-        step, num_steps = signals["step"], signals["num_steps"]
-        if not 0 <= step <= num_steps or num_steps < 1:
-            raise UsageError(f"step = {step} is not within 0 to num_steps = {num_steps}")
+        step, num_steps = time_of(signals)
         return {"decayed_share": math.log1p(step) / math.log1p(num_steps)}
 
     def value(self, state: State) -> float:
         """Interpolate on the logarithm of time."""
         return self.start - (self.start - self.end) * float(state["decayed_share"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometric(Schedule):
+    """From ``start`` to ``end`` by equal factors: ``start^(1 - x) end^x``, ``x = step / num_steps``.
+
+    With step the updates done and num_steps their number; both ends above 0.
+    """
+
+    start: float
+    end: float
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The time and its end."""
+        return ("step", "num_steps")
+
+    def init(self) -> State:
+        """The share of the updates that is done, 0 to 1."""
+        return {"share_done": 0.0}
+
+    def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
+        """Take the time."""
+        step, num_steps = time_of(signals)
+        return {"share_done": step / num_steps}
+
+    def value(self, state: State) -> float:
+        """Interpolate the logarithms."""
+        share = float(state["share_done"])
+        return float(self.start ** (1.0 - share) * self.end**share)
