@@ -270,7 +270,7 @@ def _run(weight: Weight, setup: Setup, prior: Prior, seed: int) -> dict[str, flo
 def _score_squares(
     old_PA: np.ndarray, answer_PG: np.ndarray, is_right_PG: np.ndarray
 ) -> tuple[float | None, float | None]:
-    """Mean squared norm of the scores by the logits, ``1 - 2 pi(answer) + sum pi^2``, by verdict."""
+    """Mean squared norm of scores by the logits, ``1 - 2 pi(answer) + sum pi^2``, by verdict."""
     own_PG = np.exp(np.take_along_axis(old_PA, answer_PG, 1))
     square_PG = 1 - 2 * own_PG + np.exp(2 * old_PA).sum(1, keepdims=True)
     sides = (square_PG[is_right_PG], square_PG[~is_right_PG])

@@ -21,9 +21,9 @@ BATCH = 2**21
 def neutral_signals(weight: Weight, rewards_PG: np.ndarray) -> dict[str, Any]:
     """A value for every signal the weight needs that favours no rollout and no time.
 
-    All rollouts are equally long, greedy answers get reward 1/2 and past solve rates are 1/2, scores
-    of both verdicts are equally long, the policy is its own sampler, the run is at step 0, and its entropy 1 nat. Signals the weight can
-    do without are not given.
+    All rollouts are equally long, greedy answers get reward 1/2 and past solve rates are 1/2, the
+    scores of both verdicts are equally long, the policy is its own sampler, the run is at step 0,
+    and its entropy 1 nat. Signals the weight can do without are not given.
     """
     num_prompts = rewards_PG.shape[0]
     signals = {

@@ -20,7 +20,6 @@ from gradmass.training.rollout import DIVERGED, ENTROPY_KIND, Rollouts
 from gradmass.training.source import Sampled
 from gradmass.types import UsageError
 
-
 SCORES_A_BATCH = 2
 """Rollouts of each verdict whose scores are taken one by one, for a weight that asks."""
 

@@ -74,9 +74,9 @@ def saved_learner(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Learner, list
         optimizer.load_state_dict(saved["optimizer"])
     except Exception as error:  # what torch raises depends on where the file is damaged
         raise UsageError(f"cannot resume: {file} is missing or damaged") from error
-    for field, here, there in differences(to_tables(recipe), trained_by):
+    for name, here, there in differences(to_tables(recipe), trained_by):
         raise UsageError(
-            f"{field} is {here} in the run's config.json, but {there} in its checkpoint: a run "
+            f"{name} is {here} in the run's config.json, but {there} in its checkpoint: a run "
             "goes on with the recipe it began with; put it back, or start a new run"
         )
     state = checkpoint.weight_state

@@ -15,7 +15,7 @@ PRIOR = (1.0, 1.0)
 class Visits:
     """A discounted Beta posterior of the solve rate of each problem.
 
-    After a visit with s right and f wrong rollouts among the scored ones, ``S = DISCOUNT S + s`` and
+    A visit with s right and f wrong rollouts among the scored ones makes ``S = DISCOUNT S + s`` and
     ``F = DISCOUNT F + f``; the solve rate is the posterior mean, ``(1 + S) / (2 + S + F)``: 1/2
     where there was no visit. About 4 visits are remembered, as the policy moves on.
 

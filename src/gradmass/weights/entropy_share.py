@@ -10,25 +10,30 @@ from gradmass.types import Array, State, UsageError
 from gradmass.weights.apart import apart_weights
 from gradmass.weights.base import Groups, Weight, register_weight
 from gradmass.weights.checks import check_number, check_whole
-from gradmass.weights.schedules import EntropySchedule, TargetEntropy, clip, time_of
+from gradmass.weights.schedules import EntropySchedule, TargetEntropy, clip
+from gradmass.weights.signals import time_of
 
 LOWEST_SHARE = 1e-3
 """Of the initial entropy: below, its logarithm says no more."""
 SURE = 3.0
 """Standard errors from 0 at which the sign of the effect of delta counts as seen."""
+FEWEST_PAIRS = 4
+"""Below, a standard error is itself too uncertain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharePi(EntropySchedule):
-    """``log delta = -effect clip(k_p e + k_i I, -L, L) + probe_size s``, within ``[-L, L]``.
+    """``log delta = -effect clip(k_p e + k_i I, -L, L) + probe_size s``.
 
     ``e = log(H_hat / H_0) - x log(final_share)``, x the share of the updates done, is the error;
-    I the sum of errors, held where the control is at its bound ``L = log(delta_max)``. ``s`` is 1
-    for ``probe_every`` batches, then -1 for as many, and so on. The slopes of ``log H`` over the
-    two, fitted by least squares, differ by ``2 probe_size`` times what log delta does to it in an
-    update; whatever changes the entropy besides is in both. ``effect`` is the sign of the mean
-    over such pairs, once it is ``SURE`` standard errors from 0; until then -1, the paper's: less
-    delta, more entropy. Where it turns, I starts anew.
+    I the sum of errors, held where the control is at its bound; ``L + probe_size`` is
+    ``log(delta_max)``, so that the probe moves delta in full even there.
+
+    ``s`` is 1 for ``probe_every`` batches, then -1 for as many, and so on. The slopes of ``log H``
+    over the two, fitted by least squares, differ by ``2 probe_size`` times what log delta does to
+    it in an update; whatever changes the entropy besides is in both. ``effect`` is the sign of the
+    mean over such pairs, once there are ``FEWEST_PAIRS`` and it is ``SURE`` standard errors from 0;
+    until then -1, the paper's: less delta, more entropy. Where it turns, I starts anew.
 
     State: that of an entropy schedule; ``integral``; ``log_delta``; ``effect``; and of the probing
     ``num_batches``, ``moment`` (the slope's sum so far), ``first_slope``, ``num_pairs``,
@@ -70,7 +75,7 @@ class SharePi(EntropySchedule):
         state = self._probed(state, now)
         error = self._log_share(state["entropy_ema"], state)
         error -= step / num_steps * math.log(self.final_share)
-        bound = math.log(self.delta_max)
+        bound = math.log(self.delta_max) - self.probe_size
         integral = state["integral"]
         wanted = self.k_p * error + self.k_i * (integral + error)
         if abs(wanted) <= bound or wanted * error < 0:
@@ -81,7 +86,7 @@ class SharePi(EntropySchedule):
         return {
             **state,
             "integral": integral,
-            "log_delta": clip(control + dither, -bound, bound),
+            "log_delta": control + dither,
             "num_batches": state["num_batches"] + 1,
         }
 
@@ -108,7 +113,7 @@ class SharePi(EntropySchedule):
         num = state["num_pairs"] + 1
         mean = state["pair_mean"] + (found - state["pair_mean"]) / num
         squares = state["pair_squares"] + (found - state["pair_mean"]) * (found - mean)
-        error = math.sqrt(squares / (num * (num - 1))) if num > 1 else math.inf
+        error = math.sqrt(squares / (num * (num - 1))) if num >= FEWEST_PAIRS else math.inf
         effect, integral = state["effect"], state["integral"]
         if mean * effect < 0 and abs(mean) > SURE * error:
             effect, integral = -effect, 0.0
@@ -163,7 +168,7 @@ class EntropyShare(Weight):
     ...     signals = {"entropy_nats": entropy, "entropy_kind": "tokens", "step": 0, "num_steps": 9}
     ...     weights_PG, state = weight.update(rewards_PG, state, **signals)
     >>> weights_PG.round(3)
-    array([[ 0.474,  0.474, -1.   ]])
+    array([[ 0.448,  0.448, -1.   ]])
     """
 
     scope: ClassVar = "run"
@@ -173,16 +178,17 @@ class EntropyShare(Weight):
     """Exponent of the objective, at least 1; 1 is the solve rate, more favours hard problems."""
     final_share: float = 0.5
     """Share of the initial entropy that is the target at the end, above 0."""
-    k_p: float = 2.0
+    k_p: float = 4.0
     """Gain of the error of the logarithm, at least 0."""
-    k_i: float = 0.02
+    k_i: float = 0.05
     """Gain of the sum of errors, at least 0."""
     ema: float = 0.1
     """Weight of the new value in the average of the entropy, in (0, 1]."""
     delta_max: float = 4.0
     """Largest delta, and one over the smallest; above 1."""
-    probe_size: float = 0.1
-    """How far log delta is moved up and down to see its effect, at least 0; 0 trusts the paper."""
+    probe_size: float = 0.2
+    """How far log delta is moved up and down to see its effect, at least 0 and below
+    log(delta_max); 0 trusts the paper."""
     probe_every: int = 10
     """Batches between turns of that, at least 2."""
 
@@ -193,6 +199,11 @@ class EntropyShare(Weight):
         for name in ("k_p", "k_i", "probe_size"):
             check_number("entropy_share", name, getattr(self, name), at_least=0)
         check_number("entropy_share", "delta_max", self.delta_max, above=1)
+        if self.probe_size >= math.log(self.delta_max):
+            raise UsageError(
+                f"entropy_share needs probe_size below log(delta_max) = "
+                f"{math.log(self.delta_max):.3g}, got {self.probe_size}"
+            )
         check_whole("entropy_share", "probe_every", self.probe_every, at_least=2)
         if not 0 < self.ema <= 1:
             raise UsageError(f"entropy_share needs ema in (0, 1], got {self.ema}")

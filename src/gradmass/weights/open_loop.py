@@ -87,9 +87,7 @@ class OpenLoop(Weight):
         return {"alpha": self.alpha.value(state), "delta": self.delta.value(state)}
 
 
-def fit_open_loop(
-    traces: Sequence[Mapping[int, tuple[float, ...]]], num_steps: int
-) -> OpenLoop:
+def fit_open_loop(traces: Sequence[Mapping[int, tuple[float, ...]]], num_steps: int) -> OpenLoop:
     """The open-loop schedule nearest to the mean of what runs did.
 
     Least squares on ``log alpha`` and ``log delta`` of the means over the runs, batch by batch:

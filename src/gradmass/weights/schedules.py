@@ -215,9 +215,9 @@ class LogDecay(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Geometric(Schedule):
-    """From ``start`` to ``end`` by equal factors: ``start^(1 - x) end^x``, ``x = step / num_steps``.
+    """From ``start`` to ``end`` by equal factors: ``start^(1 - x) end^x``; both are above 0.
 
-    With step the updates done and num_steps their number; both ends above 0.
+    ``x = step / num_steps`` with step the updates done and num_steps their number.
     """
 
     start: float
