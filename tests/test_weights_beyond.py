@@ -136,40 +136,44 @@ def test_history_refuses_what_is_no_history(given, message):
         WEIGHTS["history"]().update(np.array(REWARDS), {}, solve_rate_P=given_P)
 
 
-def test_the_open_loop_goes_by_equal_factors():
-    weight = WEIGHTS["open_loop"](alpha_start=9.0, delta_end=0.25)
+def test_the_open_loop_goes_from_where_fade_starts_on_the_logarithm_of_time():
+    weight, fade = WEIGHTS["open_loop"](alpha_end=3.0, delta_end=0.4), WEIGHTS["fade"]()
+    assert weight.report(weight.init()) == {
+        "alpha": fade.report(fade.init())["alpha"],
+        "delta": fade.report(fade.init())["delta"],
+    }
     state = weight.init()
-    for step in (0, 3, 5, 10):
-        _, state = weight.update(np.array(REWARDS), state, step=step, num_steps=10)
-        found = weight.report(state)
-        # nine to one, a quarter from one, in ten equal factors
-        assert found["alpha"] == pytest.approx(9 * (9**-0.1) ** step)
-        assert found["delta"] == pytest.approx((0.25**0.1) ** step)
-    with pytest.raises(UsageError, match="step = 11 is not within 0 to num_steps = 10"):
-        weight.update(np.array(REWARDS), state, step=11, num_steps=10)
+    # After 1 + t = 2, 4, 8, 16 the logarithm has gone a quarter of the way, a half, ...
+    for step, quarters in ((0, 0), (1, 1), (3, 2), (7, 3), (15, 4)):
+        weights_PG, state = weight.update(np.array(REWARDS), state, step=step, num_steps=15)
+        alpha, delta = 1.5 + 1.5 * quarters / 4, 1 - 0.6 * quarters / 4
+        assert weight.report(state) == pytest.approx({"alpha": alpha, "delta": delta})
+        expected, _ = WEIGHTS["power_asym"](alpha=alpha, delta=delta).update(np.array(REWARDS), {})
+        assert weights_PG.ravel().tolist() == pytest.approx(expected.ravel().tolist())
+    with pytest.raises(UsageError, match="step = 16 is not within 0 to num_steps = 15"):
+        weight.update(np.array(REWARDS), state, step=16, num_steps=15)
+
+
+def planted(alpha, delta, steps, noise=0.0, rng=None):
+    """What a run under these ends would record, over 200 updates."""
+    share = {t: math.log(1 + t) / math.log(201) for t in steps}
+    wobble = (lambda: rng.gauss(0, noise)) if noise else (lambda: 0.0)
+    return {
+        t: (1.5 + (alpha - 1.5) * s + wobble(), 1 + (delta - 1) * s + wobble())
+        for t, s in share.items()
+    }
 
 
 def test_the_fit_recovers_planted_numbers_through_noise_and_over_runs():
+    exact = fit_open_loop([planted(2.6, 0.35, range(200))], 200)
+    assert (exact.alpha_end, exact.delta_end) == pytest.approx((2.6, 0.35))
     rng = random.Random(5)
-
-    def trace(alpha, delta, noise, steps):
-        return {
-            t: (
-                alpha ** (1 - t / 200) * math.exp(rng.gauss(0, noise)),
-                delta ** (t / 200) * math.exp(rng.gauss(0, noise)),
-            )
-            for t in steps
-        }
-
-    exact = fit_open_loop([trace(2.6, 0.35, 0.0, range(200))], 200)
-    assert (exact.alpha_start, exact.delta_end) == pytest.approx((2.6, 0.35))
-    noisy = fit_open_loop([trace(2.6, 0.35, 0.05, range(200)) for _ in range(8)], 200)
-    assert (noisy.alpha_start, noisy.delta_end) == pytest.approx((2.6, 0.35), rel=0.02)
-    # Only what all runs have counts.
-    short = fit_open_loop(
-        [trace(2.6, 0.35, 0, range(200)), trace(2.6, 0.35, 0, range(50, 90))], 200
-    )
-    assert (short.alpha_start, short.delta_end) == pytest.approx((2.6, 0.35))
+    noisy = fit_open_loop([planted(2.6, 0.35, range(200), 0.05, rng) for _ in range(8)], 200)
+    assert (noisy.alpha_end, noisy.delta_end) == pytest.approx((2.6, 0.35), rel=0.02)
+    # The mean of two runs is that of their ends, and only what both have counts.
+    runs = [planted(3.0, 0.5, range(200)), planted(2.0, 0.7, range(50, 90))]
+    both = fit_open_loop(runs, 200)
+    assert (both.alpha_end, both.delta_end) == pytest.approx((2.5, 0.6))
 
 
 def test_the_fit_is_the_best_there_is():
@@ -177,17 +181,17 @@ def test_the_fit_is_the_best_there_is():
     trace = {t: (rng.uniform(1, 3), rng.uniform(0.3, 1)) for t in range(40)}
 
     def error(alpha, delta):
+        share = {t: math.log(1 + t) / math.log(41) for t in trace}
         return sum(
-            ((1 - t / 40) * math.log(alpha) - math.log(a)) ** 2
-            + (t / 40 * math.log(delta) - math.log(d)) ** 2
+            (1.5 + (alpha - 1.5) * share[t] - a) ** 2 + (1 + (delta - 1) * share[t] - d) ** 2
             for t, (a, d) in trace.items()
         )
 
     fit = fit_open_loop([trace], 40)
-    best = error(fit.alpha_start, fit.delta_end)
+    best = error(fit.alpha_end, fit.delta_end)
     for factor in (0.9, 0.999, 1.001, 1.1):
-        assert error(fit.alpha_start * factor, fit.delta_end) > best
-        assert error(fit.alpha_start, fit.delta_end * factor) > best
+        assert error(fit.alpha_end * factor, fit.delta_end) > best
+        assert error(fit.alpha_end, fit.delta_end * factor) > best
 
 
 @pytest.mark.parametrize(
@@ -214,8 +218,8 @@ def test_what_cannot_be_fitted_is_refused(traces, num_steps, message):
         ("sign_by_noise", {"delta_max": 0.5}),
         ("sign_by_noise", {"lag_exponent": -1.0}),
         ("history", {"alpha": math.nan}),
-        ("open_loop", {"alpha_start": 0.0, "delta_end": 1.0}),
-        ("open_loop", {"alpha_start": 2.0, "delta_end": math.inf}),
+        ("open_loop", {"alpha_end": 0.0, "delta_end": 1.0}),
+        ("open_loop", {"alpha_end": 2.0, "delta_end": math.inf}),
     ],
 )
 def test_parameters_out_of_range_are_refused(name, fields):

@@ -10,60 +10,63 @@ from gradmass.types import Array, State, UsageError
 from gradmass.weights.base import Groups, Weight, register_weight
 from gradmass.weights.checks import check_number
 from gradmass.weights.power import power_asym_weights
-from gradmass.weights.schedules import Geometric
+from gradmass.weights.schedules import LogDecay
+
+START_ALPHA, START_DELTA = 1.5, 1.0
+"""Where FADE starts: its alpha at a solve rate of 1/2, its delta before any entropy."""
 
 
 @register_weight("open_loop")
 @dataclass(frozen=True, kw_only=True)
 class OpenLoop(Weight):
-    """Start with hard problems and end with failures, by the clock alone.
+    """What FADE does on average, by the clock alone.
 
     ``w_i = (1 - rbar)^(alpha - 1) (r_i - rbar)``, divided by delta where ``r_i < rbar``: the weight
-    ``power_asym`` with ``alpha = alpha_start^(1 - x)`` and ``delta = delta_end^x``, x the share of
-    the updates done, from 0 to 1. Gradient masses for binary rewards, large groups:
-    ``m_S = p (1 - p)^alpha``, ``m_F = m_S / delta``. What ``fade`` does without what it measures:
-    ``fit_open_loop`` takes both numbers from runs of it.
+    ``power_asym`` with ``alpha = 1.5 + (alpha_end - 1.5) s`` and ``delta = 1 + (delta_end - 1) s``,
+    ``s = log(1 + t) / log(1 + T)``, t the updates done of T. Gradient masses for binary rewards,
+    large groups: ``m_S = p (1 - p)^alpha``, ``m_F = m_S / delta``. It starts where ``fade`` starts
+    and measures nothing; ``fit_open_loop`` takes both ends from runs of ``fade``.
 
     Signals: ``step`` and ``num_steps``.
 
-    State: ``share_done``, x.
+    State: ``decayed_share``, s.
 
-    Edge cases: 0 for groups of equal rewards and groups of one. Both numbers 1: ``grpo``.
+    Edge cases: 0 for groups of equal rewards and groups of one.
 
     Source: ours.
 
     >>> import numpy as np
-    >>> weight = OpenLoop(alpha_start=4.0, delta_end=0.25)
-    >>> signals = {"step": 50, "num_steps": 100}
+    >>> weight = OpenLoop(alpha_end=2.5, delta_end=0.5)
+    >>> signals = {"step": 9, "num_steps": 99}
     >>> weights_PG, state = weight.update(np.array([[1.0, 0.0]]), weight.init(), **signals)
     >>> weight.report(state)
-    {'alpha': 2.0, 'delta': 0.5}
+    {'alpha': 2.0, 'delta': 0.75}
     >>> weights_PG
-    array([[ 0.25, -0.5 ]])
+    array([[ 0.25      , -0.33333333]])
     """
 
     scope: ClassVar = "run"
     domain: ClassVar = "unit"
 
-    alpha_start: float
-    """Alpha of the first batch, above 0; the last has 1."""
+    alpha_end: float
+    """Alpha towards which it goes from 1.5, above 0."""
     delta_end: float
-    """Delta of the last batch, above 0; the first has 1."""
+    """Delta towards which it goes from 1, above 0."""
 
     def __post_init__(self) -> None:
         """Refuse parameters out of range."""
-        check_number("open_loop", "alpha_start", self.alpha_start, above=0)
+        check_number("open_loop", "alpha_end", self.alpha_end, above=0)
         check_number("open_loop", "delta_end", self.delta_end, above=0)
 
     @cached_property
-    def alpha(self) -> Geometric:
+    def alpha(self) -> LogDecay:
         """The schedule of alpha."""
-        return Geometric(start=self.alpha_start, end=1.0)
+        return LogDecay(start=START_ALPHA, end=self.alpha_end)
 
     @cached_property
-    def delta(self) -> Geometric:
+    def delta(self) -> LogDecay:
         """The schedule of delta."""
-        return Geometric(start=1.0, end=self.delta_end)
+        return LogDecay(start=START_DELTA, end=self.delta_end)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -90,22 +93,23 @@ class OpenLoop(Weight):
 def fit_open_loop(traces: Sequence[Mapping[int, tuple[float, ...]]], num_steps: int) -> OpenLoop:
     """The open-loop schedule nearest to the mean of what runs did.
 
-    Least squares on ``log alpha`` and ``log delta`` of the means over the runs, batch by batch:
-    ``log alpha_start = sum (1 - x) log alpha / sum (1 - x)^2`` and
-    ``log delta_end = sum x log delta / sum x^2``, with ``x = step / num_steps``.
+    Least squares on the means over the runs, batch by batch, with s the share of the way at the
+    batch: ``alpha_end = 1.5 + sum s (alpha - 1.5) / sum s^2``, and likewise for delta from 1.
 
     Args:
         traces: Of each run ``(alpha, delta)`` by the updates done before the batch, as
-            ``gradmass.weights.trace.read_trace`` reads them.
+            ``gradmass.weights.trace.read_trace`` reads them. Only batches that all runs have count.
         num_steps: Updates of a run.
 
     Raises:
-        UsageError: No batch that all runs have, or none but the first, which says nothing of delta.
+        UsageError: No batch after the first that all runs have, one beyond ``num_steps``, or an end
+            that is not above 0.
 
-    >>> planted = {step: (9 ** (1 - step / 4), 0.25 ** (step / 4)) for step in range(4)}
-    >>> fit = fit_open_loop([planted, planted], num_steps=4)
-    >>> round(fit.alpha_start, 9), round(fit.delta_end, 9)
-    (9.0, 0.25)
+    >>> share = [math.log1p(t) / math.log1p(50) for t in range(50)]
+    >>> planted = {t: (1.5 + 1.0 * s, 1.0 - 0.6 * s) for t, s in enumerate(share)}
+    >>> fit = fit_open_loop([planted, planted], num_steps=50)
+    >>> round(fit.alpha_end, 9), round(fit.delta_end, 9)
+    (2.5, 0.4)
     """
     common = sorted(set.intersection(*map(set, traces))) if traces else []
     if not any(common):
@@ -115,12 +119,11 @@ def fit_open_loop(traces: Sequence[Mapping[int, tuple[float, ...]]], num_steps: 
         )
     if common[-1] >= num_steps:
         raise UsageError(f"num_steps = {num_steps}, but the runs have a batch at {common[-1]}")
+    share = {t: math.log1p(t) / math.log1p(num_steps) for t in common}
 
-    def fitted(place: int, share_of: Mapping[int, float]) -> float:
-        logs = {t: math.log(sum(trace[t][place] for trace in traces) / len(traces)) for t in common}
-        product = sum(share_of[t] * logs[t] for t in common)
-        return math.exp(product / sum(share_of[t] ** 2 for t in common))
+    def end(place: int, start: float) -> float:
+        moved = {t: sum(trace[t][place] for trace in traces) / len(traces) - start for t in common}
+        way = sum(share[t] * moved[t] for t in common)
+        return start + way / sum(s**2 for s in share.values())
 
-    done = {t: t / num_steps for t in common}
-    left = {t: 1.0 - x for t, x in done.items()}
-    return OpenLoop(alpha_start=fitted(0, left), delta_end=fitted(1, done))
+    return OpenLoop(alpha_end=end(0, START_ALPHA), delta_end=end(1, START_DELTA))

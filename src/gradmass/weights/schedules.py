@@ -211,33 +211,3 @@ class LogDecay(Schedule):
     def value(self, state: State) -> float:
         """Interpolate on the logarithm of time."""
         return self.start - (self.start - self.end) * float(state["decayed_share"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Geometric(Schedule):
-    """From ``start`` to ``end`` by equal factors: ``start^(1 - x) end^x``; both are above 0.
-
-    ``x = step / num_steps`` with step the updates done and num_steps their number.
-    """
-
-    start: float
-    end: float
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The time and its end."""
-        return ("step", "num_steps")
-
-    def init(self) -> State:
-        """The share of the updates that is done, 0 to 1."""
-        return {"share_done": 0.0}
-
-    def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
-        """Take the time."""
-        step, num_steps = time_of(signals)
-        return {"share_done": step / num_steps}
-
-    def value(self, state: State) -> float:
-        """Interpolate the logarithms."""
-        share = float(state["share_done"])
-        return float(self.start ** (1.0 - share) * self.end**share)
