@@ -28,11 +28,20 @@ def literal_apart(rewards, alpha, delta):
     return weights
 
 
+def literal_average(values, ema):
+    """The mean of the first 1 / ema values, and from there on a moving average."""
+    first = values[: int(1 / ema)]
+    average = sum(first) / len(first) if first else None
+    for value in values[int(1 / ema) :]:
+        average = (1 - ema) * average + ema * value
+    return average
+
+
 @pytest.mark.parametrize(("alpha", "exponent"), [(1.0, 0.5), (2.5, 0.0), (2.0, 1.0)])
 def test_sign_by_noise_follows_the_averages_of_both_squares_and_the_lag(alpha, exponent):
     rng = random.Random(4)
     weight = WEIGHTS["sign_by_noise"](alpha=alpha, lag_exponent=exponent, ema=0.3)
-    state, right, wrong = weight.init(), None, None
+    state, seen = weight.init(), {True: [], False: []}
     for step in range(25):
         squares = [rng.choice([None, rng.uniform(0.5, 40)]), rng.uniform(0.5, 40)]
         squares = [None, None] if step < 2 else squares
@@ -40,11 +49,11 @@ def test_sign_by_noise_follows_the_averages_of_both_squares_and_the_lag(alpha, e
         weights_PG, state = weight.update(
             np.array(REWARDS), state, score_squares=squares, policy_lag=lag
         )
-        if squares[0] is not None:
-            right = squares[0] if right is None else 0.7 * right + 0.3 * squares[0]
-        if squares[1] is not None:
-            wrong = squares[1] if wrong is None else 0.7 * wrong + 0.3 * squares[1]
-        ratio = 1.0 if right is None or wrong is None else wrong / right
+        for side, square in zip((True, False), squares, strict=True):
+            if square is not None:
+                seen[side].append(square)
+        right, wrong = (literal_average(seen[side], 0.3) for side in (True, False))
+        ratio = wrong / right if right and wrong else 1.0
         delta = min(10.0, max(0.1, ratio * (1 + lag) ** exponent))
         expected = literal_apart(REWARDS, alpha, delta)
         assert weights_PG.ravel().tolist() == pytest.approx(expected, abs=1e-12)

@@ -44,15 +44,17 @@ class SignByNoise(Weight):
 
     ``delta = ratio (1 + lag)^lag_exponent``, within ``[1 / delta_max, delta_max]``. The ratio is
     ``E |g|^2`` of wrong rollouts over that of right ones, ``g = grad log pi(answer)`` without any
-    weight: with p large groups' own, this delta is the baseline ``b = p / (delta q + p)`` of least
-    variance, ``E r |g|^2 / E |g|^2``. The factor of the lag is ours: a failure of a policy that is
+    weight: in large groups it makes ``b = p / (delta q + p)`` the baseline of least variance,
+    ``E r |g|^2 / E |g|^2``. The factor of the lag is ours: a failure of a policy that is
     gone is pushed down for what the present one may no longer say.
 
     Signals: ``score_squares``, both squared norms of a batch, where the ratio is measured; each has
-    a moving average, which starts at its first value. ``policy_lag``, in updates, unless the
-    exponent is 0. The ratio is 1 until both squares were seen.
+    a moving average, which is the plain mean of its first ``1 / ema`` values, since one batch
+    measures few rollouts. ``policy_lag``, in updates, unless the exponent is 0. The ratio is 1
+    until both squares were seen.
 
-    State: ``right_square``, ``wrong_square``, the averages, None before the first value; ``lag``.
+    State: ``right_square``, ``wrong_square``, the averages; ``num_right``, ``num_wrong``, values in
+    them; ``lag``.
 
     Edge cases: 0 for groups of equal rewards and groups of one. A batch without right rollouts
     says nothing of theirs. alpha = 1, ratio = 1, lag_exponent = 0 is ``rloo``.
@@ -104,17 +106,18 @@ class SignByNoise(Weight):
 
     def init(self) -> State:
         """Nothing is measured yet."""
-        return {"right_square": None, "wrong_square": None, "lag": 0.0}
+        averages = {"right_square": 0.0, "wrong_square": 0.0, "lag": 0.0}
+        return {**averages, "num_right": 0, "num_wrong": 0}
 
     def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
         """Move the averages towards the batch's squares, and take its lag."""
         after = dict(state)
         if self.noise_ratio == "measured":
-            right, wrong = score_squares(signals)
-            for name, value in (("right_square", right), ("wrong_square", wrong)):
+            for side, value in zip(("right", "wrong"), score_squares(signals), strict=True):
                 if value is not None:
-                    before = value if state[name] is None else state[name]
-                    after[name] = (1 - self.ema) * before + self.ema * value
+                    square, num = state[f"{side}_square"], state[f"num_{side}"] + 1
+                    after[f"num_{side}"] = num
+                    after[f"{side}_square"] = square + max(self.ema, 1 / num) * (value - square)
         if self.lag_exponent:
             lag = float(signals["policy_lag"])
             check_number("sign_by_noise", "policy_lag", lag, at_least=0)

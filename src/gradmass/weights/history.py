@@ -23,7 +23,8 @@ class History(Weight):
 
     Signals: ``solve_rate_P``, within [0, 1]. ``gradmass train`` gives the mean of a Beta posterior
     in which each visit counts a share of the next one (docs/training.md); 1/2 at the first visit,
-    so that a run in which no problem comes twice is one of ``rloo`` times a number.
+    so that a run in which no problem comes twice is one of ``rloo`` times a number. So does
+    ``gradmass masses``, which knows no visits.
 
     Edge cases: 0 for groups of equal rewards and groups of one, and where p_x is 1 unless
     alpha = 1, which is ``rloo``.
