@@ -155,17 +155,18 @@ def make_shifted(policy):
     return start
 
 
-def test_score_squares_are_means_over_rollouts_of_a_verdict(policy, tokenizer):
+@pytest.mark.parametrize("most", [1, 2, 8])
+def test_score_squares_are_means_over_rollouts_of_a_verdict(policy, tokenizer, most):
     mask = np.ones((P, G), dtype=bool)
     mask[0] = False
     batch = make_batch(policy, tokenizer, mask_PG=mask)
-    row = score_squares(policy, batch)
-    for name, side in (("right", True), ("wrong", False)):
+    found = score_squares(policy, batch.rollouts, batch.successes_PG, mask, most)
+    for square, side in zip(found, (True, False), strict=True):
         chosen = [
             i
             for i in range(P * G)
             if batch.successes_PG.reshape(-1)[i] == side and mask.reshape(-1)[i]
-        ][:8]
+        ][:most]
         squares = [
             float(
                 gradient(policy, batch, {i: torch.ones(batch.rollouts.answer_BT.shape[1])}).norm()
@@ -173,13 +174,14 @@ def test_score_squares_are_means_over_rollouts_of_a_verdict(policy, tokenizer):
             ** 2
             for i in chosen
         ]
-        assert row[f"gradient/{name}_square"] == pytest.approx(np.mean(squares), rel=1e-4)
+        assert square == pytest.approx(np.mean(squares), rel=1e-4)
 
 
 def test_a_verdict_without_rollouts_has_no_square(policy, tokenizer):
     batch = make_batch(policy, tokenizer)
-    none_right = Batch(**(vars(batch) | {"successes_PG": np.zeros((P, G), dtype=bool)}))
-    assert score_squares(policy, none_right)["gradient/right_square"] is None
+    none, every = np.zeros((P, G), dtype=bool), np.ones((P, G), dtype=bool)
+    right, wrong = score_squares(policy, batch.rollouts, none, every)
+    assert (right, wrong > 0) == (None, True)
 
 
 def brute_dots(policy, batch, weights_PG, config):

@@ -9,6 +9,7 @@ from gradmass.record import Run, RunWriter
 from gradmass.rewards import Outcome, Verdict
 from gradmass.tasks import Problem
 from gradmass.training.draw import weigh_batch
+from gradmass.training.learner import Learner
 from gradmass.training.probes.others import weigh_again
 from gradmass.training.rollout import Rollouts
 from gradmass.training.source import Sampled
@@ -40,7 +41,8 @@ def weighed(tmp_path, truncated, weight="grpo"):
         loss=LossConfig(truncated=truncated),
     )
     writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": {}}, {})
-    batch = weigh_batch(recipe, sampled, recipe.weight.init(), writer)
+    learner = Learner(None, None, None, recipe.weight.init())  # type: ignore[arg-type]
+    batch = weigh_batch(recipe, sampled, learner, writer)
     writer.close()
     return batch
 

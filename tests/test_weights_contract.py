@@ -41,6 +41,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("maxrl", {"eps": 0.0}),
     ("qae", {"interpolation": "linear", "K": 0.7}),
     ("curverl", {"window": 0}),
+    ("sign_by_noise", {"alpha": 1.5, "noise_ratio": 0.3}),
+    ("entropy_share", {"alpha": 2.5, "probe_every": 2}),
 ]
 
 
@@ -136,6 +138,7 @@ class Batch:
             "lengths_PG": backend.array(self.lengths),
             "greedy_rewards_P": backend.array([float(x > 0.5) for x in self.history]),
             "solve_rate_P": backend.array(self.history),
+            "score_squares": (2.0, 3.0),
             "entropy_nats": 0.9,
             "entropy_kind": "tokens",
             "policy_lag": 1,

@@ -32,6 +32,7 @@ ALL_SIGNALS: dict[str, Any] = {
     "lengths_PG": np.array([[5, 6, 7]]),
     "greedy_rewards_P": np.array([1.0]),
     "solve_rate_P": np.array([0.4]),
+    "score_squares": (2.0, 3.0),
     "policy_lag": 1,
     "step": 3,
     "num_steps": 9,

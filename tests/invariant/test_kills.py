@@ -32,6 +32,8 @@ def ids(run):
         ("synchronous", []),
         ("bonus", ["--entropy.is_adaptive=true", "--entropy.target=3", "--weight=entropy_pi"]),
         ("fixed lag", ["--train.policy_lag=2"]),
+        ("visits", ["--weight=history"]),
+        ("scores", ["--weight=sign_by_noise", "--train.policy_lag=1"]),
         ("largest lag", ["--train.max_lag=3"]),
     ],
 )

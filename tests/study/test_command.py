@@ -50,6 +50,7 @@ weight = "replay:what=alpha_delta"
 trace_of = "fade"
 trace_seed = "next"
 """
+NOWHERE = 'set = ["model.path=nowhere"]'
 
 
 def run(*argv: object, code: int = 0) -> None:
@@ -70,6 +71,9 @@ def tiny(tmp_path) -> Path:
     [
         (["no_such_study"], "there is no recipe 'no_such_study'"),
         (["study_smoke", "--jobs", "-1"], "--jobs must be at least 0, got -1"),
+        (["lost.toml"], "study tiny, setting countdown, arm fade: no model at 'nowhere': not a"),
+        (["lost.toml", "--dry-run"], "arm fade: no model at 'nowhere'"),
+        (["study_10m"], "study ten_m, setting countdown, arm grpo: no model at 'countdown-10m'"),
         (["study_smoke", "--first-seed", "-3"], "first_seed of at least 0"),
         (["study_smoke", "--first-seed", "0"], "would tune on seeds that count"),
         (["study_smoke", "--rsume"], "--resume"),
@@ -85,7 +89,11 @@ def test_what_cannot_be_run_is_said_in_one_line(tmp_path, monkeypatch, capsys, a
     (tmp_path / "full" / "x.json").write_text("{}")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
+    lost = ARMS.format(steps=2).replace('name = "countdown"', 'name = "countdown"\n' + NOWHERE)
+    (tmp_path / "lost.toml").write_text(lost)
+    before = sorted(tmp_path.iterdir())
     run(*argv, code=2)
+    assert sorted(tmp_path.iterdir()) == before
     err = capsys.readouterr().err
     assert err.startswith("gradmass: error: ")
     assert err.count("\n") == 1

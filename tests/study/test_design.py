@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -94,7 +95,10 @@ def test_a_yoked_run_replays_the_next_seed_and_the_last_one_the_first(study, tmp
     assert weight.entries == {0: (2.0, 0.5)}
 
 
-@pytest.mark.parametrize("name", ["study_smoke", "study_paper", "study_arms", "study_grid"])
+SHIPPED = sorted(file.stem for file in (Path(__file__).parents[2] / "recipes").glob("study_*.toml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_study_loads_with_all_its_recipes(name):
     study = load_study(name)
     assert main_runs(study, {})
@@ -183,3 +187,27 @@ def test_equal_runs_have_equal_names_and_others_do_not():
     run = PlannedRun(kind="main", setting="a", arm="b", seed=1, lr=1e-4)
     assert run.name == replace(run, lr=2e-4).name == "main.a.b.s1"
     assert replace(run, kind="tuning").name == "tuning.a.b.lr-0.0001.s1"
+
+
+def test_the_arms_are_all_that_are_asked_for():
+    weights = {arm.weight.partition(":")[0] for arm in load_study("study_arms").arms}
+    assert weights >= {
+        *("reinforce", "grpo", "grpo_std", "power", "asym_grpo_delta", "sign_pure", "power_asym"),
+        *("w_reinforce", "pkpo_sloo_minus_one", "maxrl", "rs_grpo", "fade", "constant_mass"),
+        *("replay", "entropy_pi", "sign_by_noise", "history", "entropy_share", "open_loop"),
+    }
+    study = load_study("study_arms")
+    (run,) = [r for r in main_runs(study, {}) if r.name == "main.maze.trl_entropy.s2000"]
+    recipe = recipe_of(study, run)
+    assert (recipe.entropy.is_adaptive, recipe.entropy.target) == (True, 0.2)
+    assert recipe.weight == Grpo()
+
+
+def test_what_has_a_history_sees_its_problems_again_and_batches_are_equally_large():
+    study = load_study("study_beyond")
+    for setting in study.settings:
+        run = next(r for r in main_runs(study, {}) if r.setting == setting.name)
+        train = recipe_of(study, run).train
+        assert train.prompts_per_step * train.group_size == 256
+        is_again = train.steps * train.prompts_per_step > train.num_problems
+        assert is_again == setting.name.startswith("cycled")

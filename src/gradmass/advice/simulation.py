@@ -252,6 +252,7 @@ def _run(weight: Weight, setup: Setup, prior: Prior, seed: int) -> dict[str, flo
             lengths_PG=np.ones(is_right_PG.shape),
             greedy_rewards_P=world.is_right_NA[at_P, old_PA.argmax(1)].astype(np.float64),
             solve_rate_P=last_rate_N[at_P],
+            score_squares=_score_squares(old_PA, answer_PG, is_right_PG),
             entropy_nats=float(-(np.exp(old_PA) * old_PA).sum(1).mean()),
             entropy_kind="simulated",
             policy_lag=len(past) - 1,
@@ -264,6 +265,17 @@ def _run(weight: Weight, setup: Setup, prior: Prior, seed: int) -> dict[str, flo
             slope_PA = _slope(logits_PA, old_PA, answer_PG, weight_PG, setup.clip)
             policy.climb(world, at_P, slope_PA, setup.rate)
     return _ends(world, policy)
+
+
+def _score_squares(
+    old_PA: np.ndarray, answer_PG: np.ndarray, is_right_PG: np.ndarray
+) -> tuple[float | None, float | None]:
+    """Mean squared norm of scores by the logits, ``1 - 2 pi(answer) + sum pi^2``, by verdict."""
+    own_PG = np.exp(np.take_along_axis(old_PA, answer_PG, 1))
+    square_PG = 1 - 2 * own_PG + np.exp(2 * old_PA).sum(1, keepdims=True)
+    sides = (square_PG[is_right_PG], square_PG[~is_right_PG])
+    right, wrong = (float(side_B.mean()) if len(side_B) else None for side_B in sides)
+    return right, wrong
 
 
 def _slope(

@@ -40,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
         folder = Run(folder).model_dir
     import torch
 
-    from gradmass.training.lora import base_path, is_adapter
+    from gradmass.training.folders import is_adapter
+    from gradmass.training.lora import base_path
     from gradmass.training.model import load_model, save_model
 
     if not is_adapter(folder):

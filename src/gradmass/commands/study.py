@@ -35,6 +35,7 @@ from gradmass.study.plan import (
 )
 from gradmass.study.results import Result
 from gradmass.study.schedule import Executor, LocalExecutor, RayExecutor, Scheduler
+from gradmass.training.folders import resolve_model
 from gradmass.types import UsageError
 
 TIMED_STEPS = 5
@@ -90,6 +91,8 @@ def main(argv: Sequence[str]) -> int:
         write_study(study, out, arguments.report, command, arguments.replicate)
         print(arguments.report)
         return 0
+    if arguments.executor == "local":
+        check_models(study)
     if arguments.dry_run:
         return _dry_run(study, out, arguments)
     try:
@@ -105,6 +108,23 @@ def main(argv: Sequence[str]) -> int:
     with lock_file:
         lock(lock_file, f"study {out}")
         return _make(study, out, arguments)
+
+
+def check_models(study: Study) -> None:
+    """Look for the checkpoint of every arm in every setting, before any run.
+
+    Raises:
+        UsageError: One that is not there.
+    """
+    for run in main_runs(study, {}):
+        if run.seed == study.first_seed:
+            recipe = recipe_of(study, run, trace_placeholder(study.arm(run.arm)))
+            try:
+                resolve_model(recipe.model.path)
+            except UsageError as error:
+                raise UsageError(
+                    f"study {study.name}, setting {run.setting}, arm {run.arm}: {error}"
+                ) from error
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         print(to_toml(recipe), end="")
         return 0
     # Imported before the run directory is made: without torch nothing is left behind.
-    from gradmass.training.model import resolve_model
+    from gradmass.training.folders import resolve_model
     from gradmass.training.threads import resolve_threads
 
     resolve_model(recipe.model.path)

@@ -67,6 +67,7 @@ def uses_entropy(weight: Weight) -> bool:
         "lengths_PG": np.ones((1, size)),
         "greedy_rewards_P": np.zeros(1),
         "solve_rate_P": np.full(1, 0.5),
+        "score_squares": (1.0, 1.0),
         "policy_lag": 0,
     }
     if "entropy_nats" in weight.needs:

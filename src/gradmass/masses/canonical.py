@@ -22,8 +22,8 @@ def neutral_signals(weight: Weight, rewards_PG: np.ndarray) -> dict[str, Any]:
     """A value for every signal the weight needs that favours no rollout and no time.
 
     All rollouts are equally long, greedy answers get reward 1/2 and past solve rates are 1/2, the
-    policy is its own sampler, the run is at step 0, and its entropy 1 nat. Signals the weight can
-    do without are not given.
+    scores of both verdicts are equally long, the policy is its own sampler, the run is at step 0,
+    and its entropy 1 nat. Signals the weight can do without are not given.
     """
     num_prompts = rewards_PG.shape[0]
     signals = {
@@ -33,6 +33,7 @@ def neutral_signals(weight: Weight, rewards_PG: np.ndarray) -> dict[str, Any]:
         "lengths_PG": np.ones(rewards_PG.shape),
         "greedy_rewards_P": np.full(num_prompts, 0.5),
         "solve_rate_P": np.full(num_prompts, 0.5),
+        "score_squares": (1.0, 1.0),
         "entropy_nats": 1.0,
         "entropy_kind": "neutral",
         "policy_lag": 0,

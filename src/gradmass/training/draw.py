@@ -1,5 +1,6 @@
 """Batches: wait for the verdicts of rollouts, weigh them, record them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,23 +13,30 @@ from gradmass.rewards import Outcome, Verdict
 from gradmass.training.aggregation import rollouts_in_loss
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
+from gradmass.training.learner import Learner
 from gradmass.training.probes.batch import batch_row, difficulty
-from gradmass.training.rollout import ENTROPY_KIND, Rollouts
+from gradmass.training.probes.gradients import score_squares
+from gradmass.training.rollout import DIVERGED, ENTROPY_KIND, Rollouts
 from gradmass.training.source import Sampled
-from gradmass.types import State, UsageError
+from gradmass.types import UsageError
+
+SCORES_A_BATCH = 2
+"""Rollouts of each verdict whose scores are taken one by one, for a weight that asks."""
 
 
-def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: RunWriter) -> Batch:
+def weigh_batch(recipe: Recipe, sampled: Sampled, learner: Learner, writer: RunWriter) -> Batch:
     """Wait for the verdicts of a batch, weigh its rollouts and record them.
 
     Args:
         recipe: The whole run.
         sampled: The rollouts.
-        weight_state: State of the weight before the batch.
+        learner: The policy, the weight's state before the batch and the visits of problems, which
+            are added to.
         writer: Where the rollouts are recorded.
 
     Raises:
-        UsageError: The verifier failed on more rollouts than the recipe bears, or on every one.
+        UsageError: The verifier failed on more rollouts than the recipe bears, or on every one; or
+            a score that a weight asks for is not finite.
     """
     clock, rollouts, step = Clock(), sampled.rollouts, sampled.step
     verdicts, judging_s = sampled.verdicts()
@@ -52,9 +60,10 @@ def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: R
         "policy_lag": step - sampled.policy_step,
         "step": step,
         "num_steps": recipe.train.steps,
+        **asked_signals(recipe, sampled, learner, successes_PG, mask_PG),
     }
     weights_PG, weight_state = recipe.weight.update(
-        successes_PG.astype(np.float64), weight_state, mask=mask_PG, **signals
+        successes_PG.astype(np.float64), learner.weight_state, mask=mask_PG, **signals
     )
     weights_PG = recipe.weight_factor * np.where(is_in_loss_PG, weights_PG, 0.0)
     batch_idx = step // recipe.train.updates_per_batch
@@ -83,6 +92,36 @@ def weigh_batch(recipe: Recipe, sampled: Sampled, weight_state: State, writer: R
         row=row | {"time/sampling_s": sampled.sampling_s, "time/judging_s": judging_s},
         laps={"time/rollout_s": sampled.waited_s} | clock.laps,
     )
+
+
+def asked_signals(
+    recipe: Recipe,
+    sampled: Sampled,
+    learner: Learner,
+    successes_PG: np.ndarray,
+    mask_PG: np.ndarray,
+) -> dict[str, Any]:
+    """Signals that are made for a weight that needs them alone.
+
+    ``solve_rate_P``, from the earlier visits of the problems, to which this one is added; and
+    ``score_squares`` of the trained policy on a few rollouts of the batch.
+
+    Raises:
+        UsageError: A score is not finite: the policy has diverged.
+    """
+    signals: dict[str, Any] = {}
+    if "solve_rate_P" in recipe.weight.needs:
+        ids = [problem.id for problem in sampled.problems]
+        signals["solve_rate_P"] = learner.visits.solve_rates(ids)
+        learner.visits.see(ids, successes_PG, mask_PG)
+    if "score_squares" in recipe.weight.needs:
+        found = score_squares(
+            learner.policy, sampled.rollouts, successes_PG, mask_PG, SCORES_A_BATCH
+        )
+        if not all(math.isfinite(square) for square in found if square is not None):
+            raise UsageError(DIVERGED)
+        signals["score_squares"] = found
+    return signals
 
 
 def check_errors(verdicts: Sequence[Verdict], step: int, max_rate: float) -> None:

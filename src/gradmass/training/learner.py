@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,10 +19,11 @@ from gradmass.training.masters import make_optimizer
 from gradmass.training.model import save_model
 from gradmass.training.policy import load_policy
 from gradmass.training.source import Parameters
+from gradmass.training.visits import Visits
 from gradmass.types import State, UsageError
 
 TRAINER_FILE = "trainer.pt"
-"""Beside the model in a checkpoint: optimiser, past policies, entropy bonus."""
+"""Beside the model in a checkpoint: optimiser, past policies, entropy bonus, visits of problems."""
 RECIPE_FILE = "recipe.json"
 """Likewise: the recipe it was trained by."""
 
@@ -35,6 +37,7 @@ class Learner:
         optimizer: Its optimiser.
         bonus: The entropy bonus.
         weight_state: State of the policy weight.
+        visits: What each problem's visits say of it.
         step: Updates done.
     """
 
@@ -42,6 +45,7 @@ class Learner:
     optimizer: torch.optim.Optimizer
     bonus: EntropyBonus
     weight_state: State
+    visits: Visits = field(default_factory=Visits)
     step: int = 0
 
 
@@ -65,16 +69,18 @@ def saved_learner(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Learner, list
         file = checkpoint.folder / TRAINER_FILE
         saved = torch.load(file, weights_only=True, map_location=policy.device)
         past, bonus = saved["past"], EntropyBonus(recipe.entropy, saved["bonus"])
+        visits = Visits(saved.get("visits"))  # not there where no weight asked
         # It holds the learning rate too: the recipe's own is what it was, or is refused below.
         optimizer.load_state_dict(saved["optimizer"])
     except Exception as error:  # what torch raises depends on where the file is damaged
         raise UsageError(f"cannot resume: {file} is missing or damaged") from error
-    for field, here, there in differences(to_tables(recipe), trained_by):
+    for name, here, there in differences(to_tables(recipe), trained_by):
         raise UsageError(
-            f"{field} is {here} in the run's config.json, but {there} in its checkpoint: a run "
+            f"{name} is {here} in the run's config.json, but {there} in its checkpoint: a run "
             "goes on with the recipe it began with; put it back, or start a new run"
         )
-    return Learner(policy, optimizer, bonus, checkpoint.weight_state, checkpoint.step), past
+    state = checkpoint.weight_state
+    return Learner(policy, optimizer, bonus, state, visits, checkpoint.step), past
 
 
 def save_learner(
@@ -89,11 +95,13 @@ def save_learner(
     Raises:
         UsageError: It cannot be written, as on a full disk.
     """
-    trainer = {
+    trainer: dict[str, Any] = {
         "optimizer": learner.optimizer.state_dict(),
         "past": list(past),
         "bonus": learner.bonus.state,
     }
+    if learner.visits.state:
+        trainer["visits"] = learner.visits.state
     try:
         save_model(learner.policy, tokenizer, folder)
         torch.save(trainer, folder / TRAINER_FILE)

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradmass.config import LoraConfig
+from gradmass.training.folders import CONFIG_FILE
 from gradmass.types import UsageError
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of a model's modules in a file of peft."""
 
@@ -91,11 +92,6 @@ def save_adapter(policy: PreTrainedModel, folder: Path) -> None:
 def has_adapter(policy: PreTrainedModel) -> bool:
     """Whether a policy trains an adapter."""
     return next(adapted_matrices(policy), None) is not None
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model of its own."""
-    return (folder / CONFIG_FILE).is_file() and not (folder / "config.json").is_file()
 
 
 def base_path(folder: Path) -> str:

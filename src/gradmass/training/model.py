@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -20,7 +19,8 @@ from transformers import (
 from transformers.utils import logging
 
 from gradmass.config import TinyModelConfig
-from gradmass.training.lora import base_path, has_adapter, is_adapter, merge_adapter, save_adapter
+from gradmass.training.folders import is_adapter, resolve_model
+from gradmass.training.lora import base_path, has_adapter, merge_adapter, save_adapter
 from gradmass.types import UsageError
 
 PAD, END = "<pad>", "<end>"
@@ -68,25 +68,6 @@ def tiny_model(
             pad_token_id=tokenizer.pad_token_id,
         )
     )
-
-
-def resolve_model(path: str) -> str:
-    """The folder of a checkpoint that ships with the package, or the path itself.
-
-    Raises:
-        UsageError: Neither a shipped checkpoint nor a folder with a ``config.json``, or with an
-            adapter.
-    """
-    shipped = files("gradmass") / "checkpoints"
-    names = sorted(entry.name for entry in shipped.iterdir())
-    if path in names:
-        return str(shipped / path)
-    if not (Path(path) / "config.json").is_file() and not is_adapter(Path(path)):
-        raise UsageError(
-            f"no model at {path!r}: not a folder in Hugging Face format (with a config.json), "
-            f"nor a shipped checkpoint ({', '.join(names)})"
-        )
-    return path
 
 
 def find_model(name: str) -> str:

@@ -95,7 +95,7 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
         source.start(learner.step)
         while learner.step < config.steps and not is_interrupted():
             before = learner.step
-            batch = weigh_batch(recipe, source.draw(before), learner.weight_state, writer)
+            batch = weigh_batch(recipe, source.draw(before), learner, writer)
             learner.weight_state = batch.weight_state
             rollouts = with_proximal(
                 recipe.loss, learner.policy, batch.rollouts, config.tokens_at_once

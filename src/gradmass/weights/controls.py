@@ -17,16 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from array_api_compat import device
-
 from gradmass.types import Array, State, UsageError
 from gradmass.weights.base import Groups, Weight, register_weight
 from gradmass.weights.checks import check_choice, check_number
 from gradmass.weights.fade import Fade
-from gradmass.weights.groups import positive_or_one
 from gradmass.weights.grpo import Grpo
 from gradmass.weights.maxrl import MaxRl
 from gradmass.weights.power import Power, power_asym_weights
+from gradmass.weights.signals import solve_rates
 from gradmass.weights.trace import read_trace
 from gradmass.weights.wrapper import Wrapper, scaled_to
 
@@ -85,25 +83,8 @@ class SignPure(Weight):
 
     def _solve_rate(self, groups: Groups, signals: Mapping[str, Any]) -> Array:
         """Solve rate of the problem, for each rollout."""
-        xp, history_P = groups.xp, signals.get("solve_rate_P")
-        if history_P is None:
-            total_P1 = xp.sum(groups.rewards_PG, axis=1, keepdims=True)
-            others_P1 = positive_or_one(xp, groups.num_scored_P1 - 1.0)
-            return (total_P1 - groups.rewards_PG) / others_P1
-        history_P = xp.asarray(history_P, dtype=xp.float64, device=device(groups.mask_PG))
-        if history_P.shape != groups.mask_PG.shape[:1]:
-            raise UsageError(
-                f"solve_rate_P has shape {tuple(history_P.shape)}, "
-                f"rewards have shape {tuple(groups.mask_PG.shape)}"
-            )
-        is_rate_P = (history_P >= 0) & (history_P <= 1)
-        if not bool(xp.all(is_rate_P)):
-            first = int(xp.argmin(xp.astype(is_rate_P, xp.uint8)))
-            raise UsageError(
-                f"solve_rate_P is {history_P[first].item()} for group {first}: it must be within "
-                "0 to 1"
-            )
-        return history_P[:, None]
+        history_P = signals.get("solve_rate_P")
+        return groups.others_mean_PG if history_P is None else solve_rates(groups, history_P)
 
 
 @register_weight("constant_mass")

@@ -67,6 +67,16 @@ class Groups:
         return self.centred_PG * (self.num_scored_P1 / num_others_P1)
 
     @cached_property
+    def others_mean_PG(self) -> Array:
+        """Mean reward of the other rollouts of the group, 0 where there are none.
+
+        Within [0, 1] to the last bit for rewards of 0 and 1.
+        """
+        total_P1 = self.xp.sum(self.rewards_PG, axis=1, keepdims=True)
+        others_P1 = positive_or_one(self.xp, self.num_scored_P1 - 1.0)
+        return self.xp.where(self.mask_PG, (total_P1 - self.rewards_PG) / others_P1, 0.0)
+
+    @cached_property
     def counts_PG(self) -> Array:
         """1.0 for scored rollouts, 0.0 for others."""
         return self.xp.astype(self.mask_PG, self.xp.float64)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from gradmass.types import State, UsageError
 from gradmass.weights.groups import Groups
-from gradmass.weights.signals import success_counts
+from gradmass.weights.signals import success_counts, time_of
 
 TargetEntropy: TypeAlias = float | Literal["half-initial"]
 
@@ -205,9 +205,7 @@ class LogDecay(Schedule):
 
     def observe(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> State:
         """Take the time."""
-        step, num_steps = signals["step"], signals["num_steps"]
-        if not 0 <= step <= num_steps or num_steps < 1:
-            raise UsageError(f"step = {step} is not within 0 to num_steps = {num_steps}")
+        step, num_steps = time_of(signals)
         return {"decayed_share": math.log1p(step) / math.log1p(num_steps)}
 
     def value(self, state: State) -> float:

@@ -1,5 +1,6 @@
 """What a weight may be told of a batch besides its rewards, checked."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ SIGNALS = frozenset(
         "lengths_PG",
         "greedy_rewards_P",
         "solve_rate_P",
+        "score_squares",
         "policy_lag",
         "step",
         "num_steps",
@@ -26,7 +28,9 @@ SIGNALS = frozenset(
 """Every measurement a weight may be passed besides the rewards; a weight ignores what it does not
 need. ``successes_PG`` verdicts as booleans; ``num_success``, ``num_scored`` raw counts of the
 batch before any filter; ``entropy_nats`` mean token entropy with its ``entropy_kind``;
-``policy_lag`` updates between the sampling policy and the trained one; ``step`` updates done, of
+``solve_rate_P`` what each problem's earlier visits say of it; ``score_squares`` mean squared norm
+of grad log pi(answer) of right and of wrong rollouts, None where there is none; ``policy_lag``
+updates between the sampling policy and the trained one; ``step`` updates done, of
 ``num_steps``."""
 
 
@@ -88,3 +92,55 @@ def lengths(groups: Groups, signals: Mapping[str, Any]) -> Array:
             "it must be finite and above 0; leave a rollout without tokens out with mask"
         )
     return lengths_PG
+
+
+def solve_rates(groups: Groups, given_P: Array) -> Array:
+    """A solve rate of each problem, ``solve_rate_P``, in float64 as a column.
+
+    Raises:
+        UsageError: Rates of another shape, or one that is not within [0, 1].
+    """
+    xp = groups.xp
+    rate_P = xp.asarray(given_P, dtype=xp.float64, device=device(groups.mask_PG))
+    if rate_P.shape != groups.mask_PG.shape[:1]:
+        raise UsageError(
+            f"solve_rate_P has shape {tuple(rate_P.shape)}, "
+            f"rewards have shape {tuple(groups.mask_PG.shape)}"
+        )
+    is_rate_P = (rate_P >= 0) & (rate_P <= 1)
+    if not bool(xp.all(is_rate_P)):
+        first = int(xp.argmin(xp.astype(is_rate_P, xp.uint8)))
+        raise UsageError(
+            f"solve_rate_P is {rate_P[first].item()} for group {first}: it must be within 0 to 1"
+        )
+    return rate_P[:, None]
+
+
+def score_squares(signals: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Mean squared norm of the scores of right and of wrong rollouts, None where not measured.
+
+    Raises:
+        UsageError: Not two numbers, or one that is negative or not finite.
+    """
+    given = signals["score_squares"]
+    try:
+        right, wrong = (None if value is None else float(value) for value in given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"score_squares are two numbers, of right and of wrong rollouts, got {given!r}"
+        ) from error
+    if any(v is not None and not (math.isfinite(v) and v >= 0) for v in (right, wrong)):
+        raise UsageError(f"score_squares must be finite and at least 0, got {given!r}")
+    return right, wrong
+
+
+def time_of(signals: Mapping[str, Any]) -> tuple[int, int]:
+    """``step``, updates done, and ``num_steps``, their number.
+
+    Raises:
+        UsageError: The one is not within the other.
+    """
+    step, num_steps = signals["step"], signals["num_steps"]
+    if not 0 <= step <= num_steps or num_steps < 1:
+        raise UsageError(f"step = {step} is not within 0 to num_steps = {num_steps}")
+    return step, num_steps

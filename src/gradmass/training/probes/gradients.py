@@ -72,26 +72,41 @@ def verdict_gradients(
     return row
 
 
-def score_squares(policy: PreTrainedModel, batch: Batch) -> dict[str, float | None]:
+def score_squares(
+    policy: PreTrainedModel,
+    rollouts: Rollouts,
+    successes_PG: np.ndarray,
+    mask_PG: np.ndarray,
+    most: int = MAX_ROLLOUTS,
+) -> tuple[float | None, float | None]:
     """``E |g|^2`` of single rollouts by verdict, ``g = grad log pi(answer)`` without any weight.
 
-    Means over the first scored rollouts of each verdict, ``MAX_ROLLOUTS`` at most. Cost: a forward
-    and a backward pass of one rollout, for each.
+    Means over the first scored rollouts of each verdict. Cost: a forward and a backward pass of one
+    rollout, for each.
+
+    Args:
+        policy: Whose scores.
+        rollouts: The batch.
+        successes_PG: Which rollouts are right.
+        mask_PG: Which are scored.
+        most: Rollouts of each verdict.
 
     Returns:
-        ``gradient/right_square`` and ``gradient/wrong_square``; None where there is no rollout.
+        That of right rollouts and that of wrong ones; None where there is no rollout.
     """
     parameters = [p for p in policy.parameters() if p.requires_grad]
-    is_right_B, is_scored_B = batch.successes_PG.reshape(-1), batch.mask_PG.reshape(-1)
-    row: dict[str, float | None] = {}
-    for name, is_side_B in (("right", is_right_B), ("wrong", ~is_right_B)):
-        squares = []
-        for i in np.flatnonzero(is_side_B & is_scored_B)[:MAX_ROLLOUTS].tolist():
-            index = torch.tensor([i], device=policy.device)
-            score = _gradient(answer_logprobs(policy, batch.rollouts, index).sum(), parameters)
-            squares.append(_dot(score, score))
-        row[f"gradient/{name}_square"] = float(np.mean(squares)) if squares else None
-    return row
+    is_right_B, is_scored_B = successes_PG.reshape(-1), mask_PG.reshape(-1)
+
+    def square(i: int) -> float:
+        index = torch.tensor([i], device=policy.device)
+        score = _gradient(answer_logprobs(policy, rollouts, index).sum(), parameters)
+        return _dot(score, score)
+
+    def mean_square(is_side_B: np.ndarray) -> float | None:
+        squares = [square(i) for i in np.flatnonzero(is_side_B & is_scored_B)[:most].tolist()]
+        return float(np.mean(squares)) if squares else None
+
+    return mean_square(is_right_B), mean_square(~is_right_B)
 
 
 @dataclass(frozen=True)

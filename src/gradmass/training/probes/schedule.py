@@ -100,7 +100,8 @@ class Probes:
         parts = verdict_gradients(config, policy, self._start_policy, batch, denominator_B)
         if not all(math.isfinite(value) for value in parts.values() if value is not None):
             return {}  # the policy has diverged, which the update says
-        row: Row = {**parts, **score_squares(policy, batch)}
+        right, wrong = score_squares(policy, batch.rollouts, batch.successes_PG, batch.mask_PG)
+        row: Row = {**parts, "gradient/right_square": right, "gradient/wrong_square": wrong}
         self.details.append(self._signal(policy, batch))
         row |= {f"signal/{key}": self.details[-1]["weights"][0][key] for key in _SIGNAL_KEYS}
         states = self._states(policy, batch)
