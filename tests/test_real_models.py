@@ -233,6 +233,7 @@ def test_the_work_threads_are_measured_on_is_the_recipe_s():
     ("lora", "message"),
     [
         ({"rank": 2, "targets": ("nowhere",)}, r"lora.targets = \['nowhere'\]: .*not found"),
+        ({"rank": 10**6}, "lora.rank = 1000000 is above the rank of any matrix of the model, "),
         ({"rank": -1}, "lora.rank must be at least 0, got -1"),
         ({"rank": 2, "alpha": 0}, "lora.alpha must be at least 1, got 0"),
     ],
