@@ -220,6 +220,12 @@ def test_threads_are_measured_where_the_recipe_gives_none(monkeypatch):
     assert threads.resolve_threads(given) is given
 
 
+def test_threads_are_measured_on_a_rollout_where_a_pass_holds_no_more():
+    recipe = load_recipe(Recipe, None, ["--train.tokens_at_once=1", "--train.group_size=2"])
+    policy, tokenizer, _ = load_policy(recipe.model, recipe.lora, recipe.seed)
+    assert threads._seconds(recipe, policy, tokenizer) > 0
+
+
 def test_the_work_threads_are_measured_on_is_the_recipe_s():
     recipe = load_recipe(Recipe, None, ["--train.group_size=2", "--train.max_new_tokens=4"])
     policy, tokenizer, _ = load_policy(recipe.model, recipe.lora, recipe.seed)

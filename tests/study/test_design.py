@@ -140,6 +140,7 @@ def test_the_design_has_fourteen_fresh_seeds_and_at_most_four_hypotheses():
             {"arms": [{"name": "grpo", "weight": "grpo", "set": ["weight=power"]}]},
             "arm grpo sets weight, which comes from the weight of each arm",
         ),
+        ({"num_seeds": 21}, "exact tests, which take at most 20 seeds, got num_seeds = 21"),
         ({"recipe": {"seed": 5}}, "recipe.seed = 5 is set, which comes from first_seed"),
         ({"tuning": {"rates": [1e-4, 1e-4]}}, "tuning has two rates called '0.0001'"),
         ({"rates": [{"setting": "here", "arm": "fade", "lr": -1.0}]}, "finite and above 0"),
@@ -206,6 +207,32 @@ def test_a_mistake_in_an_arm_is_found_before_any_run(tmp_path, arm, message):
     file.write_text(f'name = "t"\n[[settings]]\nname = "only"\n[[arms]]\nname = "a"\n{arm}\n')
     with pytest.raises(UsageError, match=message):
         load_study(str(file))
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_fitted_curve_needs_five_evaluations(tmp_path, every):
+    text = f"""
+        name = "t"
+        recipe = {{train = {{steps = 9}}, eval = {{every = {every}}}}}
+        settings = [{{name = "only"}}]
+        arms = [{{name = "a", weight = "grpo"}}, {{name = "b", weight = "maxrl"}}]
+        [[hypotheses]]
+        name = "H1"
+        claim = "a is faster"
+        [[hypotheses.parts]]
+        measure = "midpoint of pass@1"
+        arm = "a"
+        against = ["b"]
+        direction = "lower"
+        margin = 0.5
+    """
+    file = tmp_path / "study.toml"
+    file.write_text(text)
+    wanted = "need 5 evaluations or more, got [24]: set eval.every to at most 2"
+    with pytest.raises(UsageError, match=wanted):
+        load_study(str(file))
+    file.write_text(text.replace(f"every = {every}", "every = 2"))
+    assert load_study(str(file)).hypotheses
 
 
 def test_equal_runs_have_equal_names_and_others_do_not():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradmass.config import Recipe
+from gradmass.metrics.seeds import MAX_EXACT
 from gradmass.tables import from_tables, read_toml
 from gradmass.types import UsageError
 
@@ -224,6 +225,11 @@ class Study:
             raise UsageError(
                 f"study {self.name} would tune on seeds that count: tuning.first_seed = "
                 f"{self.tuning.first_seed}, first_seed = {self.first_seed}"
+            )
+        if self.hypotheses and self.num_seeds > MAX_EXACT:
+            raise UsageError(
+                f"study {self.name}: hypotheses are decided by exact tests, which take at most "
+                f"{MAX_EXACT} seeds, got num_seeds = {self.num_seeds}"
             )
         self._check_fields()
         self._check_arms()
