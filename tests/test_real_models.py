@@ -220,6 +220,12 @@ def test_threads_are_measured_where_the_recipe_gives_none(monkeypatch):
     assert threads.resolve_threads(given) is given
 
 
+def test_threads_are_measured_on_a_rollout_where_a_pass_holds_no_more():
+    recipe = load_recipe(Recipe, None, ["--train.tokens_at_once=1", "--train.group_size=2"])
+    policy, tokenizer, _ = load_policy(recipe.model, recipe.lora, recipe.seed)
+    assert threads._seconds(recipe, policy, tokenizer) > 0
+
+
 def test_the_work_threads_are_measured_on_is_the_recipe_s():
     recipe = load_recipe(Recipe, None, ["--train.group_size=2", "--train.max_new_tokens=4"])
     policy, tokenizer, _ = load_policy(recipe.model, recipe.lora, recipe.seed)
@@ -233,6 +239,7 @@ def test_the_work_threads_are_measured_on_is_the_recipe_s():
     ("lora", "message"),
     [
         ({"rank": 2, "targets": ("nowhere",)}, r"lora.targets = \['nowhere'\]: .*not found"),
+        ({"rank": 10**6}, "lora.rank = 1000000 is above the rank of any matrix of the model, "),
         ({"rank": -1}, "lora.rank must be at least 0, got -1"),
         ({"rank": 2, "alpha": 0}, "lora.alpha must be at least 1, got 0"),
     ],

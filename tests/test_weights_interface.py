@@ -307,3 +307,13 @@ def test_a_formula_of_another_shape_is_refused():
 
     with pytest.raises(UsageError, match=r"Flat gave weights of shape \(1, 1\) .* \(1, 2\)"):
         Flat().update(np.array([[0.0, 1.0]]), {})
+
+
+def test_a_formula_without_return_is_refused():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Forgot(Weight):
+        def formula(self, groups, state, signals):
+            groups.centred_PG  # noqa: B018
+
+    with pytest.raises(UsageError, match=r"Forgot gave NoneType for rewards of shape \(1, 2\)"):
+        Forgot().update(np.array([[0.0, 1.0]]), {})

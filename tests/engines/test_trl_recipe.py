@@ -190,6 +190,7 @@ def test_two_processes_keep_one_record(tmp_path):
     ("flags", "message"),
     [
         (["--train.policy-lag", "2"], "train.policy_lag = 2: TRL has no lag of a fixed number"),
+        (["--loss.truncated", "mask"], "TRL divides by the number of masked rollouts too"),
         (["--engine", "local", "--train.steps", "0"], "train.steps must be at least 1, got 0"),
     ],
 )

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradmass.logs import Roles, analyse, read_log
+from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
 
 TRL = {
@@ -179,6 +180,30 @@ def test_verdicts_are_words_or_truth_values(write_rows, words, expected):
     rows = [{"problem_id": "p", "verdict": word} for word in words]
     log = read_log([write_rows("a.jsonl", rows)])
     assert log.verdicts.success_B.tolist() == expected
+
+
+def test_half_a_pair_of_surrogates_is_read_as_an_unreadable_character(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows = [r"a\ud83d", r"a\ud83d\ude00", r"a\udc00"]
+    file.write_text("".join(f'{{"prompt": "{row}", "reward": 1}}\n' for row in rows))
+    assert read_log([file]).problems == ["a\ufffd", "a\U0001f600"]
+    assert read_log([file]).group_B.tolist() == [0, 1, 0]
+
+
+def test_groups_that_hold_several_problems_are_pointed_at(write_rows):
+    ids, prompts = [0, 0, 1, 1, 2, 2], ["a", "b", "a", "a", "c", "d"]
+    rows = [
+        {"id": i, "prompt": prompt, "reward": 1} for i, prompt in zip(ids, prompts, strict=True)
+    ]
+    log = read_log([write_rows("rows.jsonl", rows)], roles=Roles(group="id"))
+    assert "2 of 3 groups hold several problems" in log.notes
+    assert log.group_B.tolist() == ids
+
+
+def test_a_group_size_that_would_do_nothing_is_refused(write_rows):
+    file = write_rows("rows.jsonl", [{"prompt": "a", "reward": 1}] * 4)
+    with pytest.raises(UsageError, match="a group size of 2 is given, but groups are told by 'pr"):
+        read_log([file], group_size=2)
 
 
 def test_numbers_no_reward_can_be_are_counted_and_break_nothing(write_rows):

@@ -128,6 +128,34 @@ def test_the_design_has_fourteen_fresh_seeds_and_at_most_four_hypotheses():
         ({"settings": [{"name": "here"}]}, "setting here needs a level"),
         ({"settings": [{"name": "here", "level": 2.0}]}, "level must be between 0 and 1"),
         ({"axes": [{"field": "optim.lr", "values": []}]}, "axis optim.lr needs values"),
+        ({"axes": [{"field": "loss.kl_coef", "values": [1, 1]}]}, "has two values called '1'"),
+        ({"axes": [{"field": "model.path", "values": ["a/b"]}]}, "'a/b' names files"),
+        ({"axes": [{"field": "seed", "values": [1, 2]}]}, "axis seed sets seed, which comes from"),
+        ({"axes": [{"field": "optim.lr", "values": [1.0]}]}, "which comes from tuning.rates"),
+        (
+            {"axes": [{"field": "loss.kl_coef", "values": [value]} for value in (1, 2)]},
+            "two axes called 'loss.kl_coef'",
+        ),
+        (
+            {"settings": [{"name": "here", "level": 0.3, "set": ["seed=4"]}]},
+            "setting here sets seed, which comes from first_seed",
+        ),
+        (
+            {"arms": [{"name": "grpo", "weight": "grpo", "set": ["weight=power"]}]},
+            "arm grpo sets weight, which comes from the weight of each arm",
+        ),
+        ({"num_seeds": 21}, "exact tests, which take at most 20 seeds, got num_seeds = 21"),
+        ({"recipe": {"seed": 5}}, "recipe.seed = 5 is set, which comes from first_seed"),
+        ({"tuning": {"rates": [1e-4, 1e-4]}}, "tuning has two rates called '0.0001'"),
+        ({"rates": [{"setting": "here", "arm": "fade", "lr": -1.0}]}, "finite and above 0"),
+        (
+            {"rates": [{"setting": "here", "arm": "fade", "lr": 1.0}] * 2},
+            "two learning rates of arm called 'fade in here'",
+        ),
+        (
+            {"rates": [{"setting": "here", "arm": "yoked", "lr": 1.0}]},
+            "arm yoked is trained at the learning rate of fade",
+        ),
     ],
 )
 def test_a_study_that_does_not_fit_together_is_refused(tables, change, message):
@@ -157,6 +185,8 @@ def test_an_arm_that_replays_what_is_not_there_is_refused(tables, change, messag
         ("pass@7", ["grpo"], 0.1, "unknown measure 'pass@7'"),
         ("pass@1 at the end", ["x"], 0.1, "names arm 'x'"),
         ("pass@1 at the end", [], 0.1, "needs arms to compare with"),
+        ("pass@1 at the end", ["fade"], 0.1, "has two arms called 'fade'"),
+        ("pass@1 at the end", ["grpo", "grpo"], 0.1, "has two arms called 'grpo'"),
         ("pass@1 at the end", ["grpo"], 0.0, "a finite margin above 0"),
     ],
 )
@@ -181,6 +211,32 @@ def test_a_mistake_in_an_arm_is_found_before_any_run(tmp_path, arm, message):
     file.write_text(f'name = "t"\n[[settings]]\nname = "only"\n[[arms]]\nname = "a"\n{arm}\n')
     with pytest.raises(UsageError, match=message):
         load_study(str(file))
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_fitted_curve_needs_five_evaluations(tmp_path, every):
+    text = f"""
+        name = "t"
+        recipe = {{train = {{steps = 9}}, eval = {{every = {every}}}}}
+        settings = [{{name = "only"}}]
+        arms = [{{name = "a", weight = "grpo"}}, {{name = "b", weight = "maxrl"}}]
+        [[hypotheses]]
+        name = "H1"
+        claim = "a is faster"
+        [[hypotheses.parts]]
+        measure = "midpoint of pass@1"
+        arm = "a"
+        against = ["b"]
+        direction = "lower"
+        margin = 0.5
+    """
+    file = tmp_path / "study.toml"
+    file.write_text(text)
+    wanted = "need 5 evaluations or more, got [24]: set eval.every to at most 2"
+    with pytest.raises(UsageError, match=wanted):
+        load_study(str(file))
+    file.write_text(text.replace(f"every = {every}", "every = 2"))
+    assert load_study(str(file)).hypotheses
 
 
 def test_equal_runs_have_equal_names_and_others_do_not():

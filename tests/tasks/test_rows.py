@@ -190,15 +190,20 @@ def test_a_path_that_is_not_there_says_how_to_read_the_hub():
 
 
 FIELDS_OF_ROW = {"Problem": "p", "empty": " ", "n": 1, "json": "[1]", "broken": "[1"}
+FIELDS_OF_ROW["half"] = "a\ud83d"
 ROW = Row("f.jsonl", 3, FIELDS_OF_ROW, (*FIELDS_OF_ROW, "more"))
 
 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: ROW["x"], "has no field 'x' (it has: Problem, empty, n, json, broken, more)"),
+        (
+            lambda: ROW["x"],
+            "has no field 'x' (it has: Problem, empty, n, json, broken, half, more)",
+        ),
         (lambda: ROW.text("n"), "field 'n' must be a text, got 1"),
         (lambda: ROW.text("empty"), "field 'empty' is empty"),
+        (lambda: ROW.text("half"), r"field 'half' is no Unicode text: it has '\ud83d' alone"),
         (lambda: ROW.json("broken", list), "field 'broken' is no JSON (Expecting"),
         (lambda: ROW.json("json", dict), "field 'json' must hold a JSON object, got [1]"),
         (lambda: ROW.first_of("question", "text"), "has no field 'question' or 'text' (it has"),

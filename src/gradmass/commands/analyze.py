@@ -1,6 +1,7 @@
 """``gradmass analyze``: where does the gradient of this run go, by its rollouts alone?"""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,8 @@ def main(argv: Sequence[str]) -> int:
     compared = [read_weight(spec) for spec in arguments.compare]
     if arguments.group_size is not None and arguments.group_size < 1:
         raise UsageError(f"--group-size is at least 1, got {arguments.group_size}")
+    if arguments.threshold is not None and not math.isfinite(arguments.threshold):
+        raise UsageError(f"--threshold is a finite number, got {arguments.threshold}")
     roles = read_roles(arguments)
     from gradmass.logs import analyse, read_log
 
@@ -114,13 +117,19 @@ def read_roles(arguments: Arguments) -> "Roles":
 
     rewards: dict[str, float] = {}
     for text in arguments.reward:
-        name, has_factor, factor = text.rpartition("=")
+        head, has_factor, tail = text.rpartition("=")
+        name, factor = (head, tail) if has_factor else (text, "1")
         try:
-            rewards[name if has_factor else text] = float(factor) if has_factor else 1.0
+            value = float(factor)
         except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value == 0:
             raise UsageError(
-                f"--reward is COLUMN or COLUMN=FACTOR with a number, got {text!r}"
-            ) from None
+                f"--reward is COLUMN or COLUMN=FACTOR with a finite number but 0, got {text!r}"
+            )
+        if name in rewards:
+            raise UsageError(f"--reward names column {name!r} twice")
+        rewards[name] = value
     return Roles(
         step=arguments.step,
         group=arguments.group,

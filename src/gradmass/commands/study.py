@@ -23,7 +23,7 @@ from gradmass.metrics.curves import mean_under
 from gradmass.record import Run
 from gradmass.record.files import lock, write_json
 from gradmass.study.design import Study, load_study
-from gradmass.study.execute import Job, execute
+from gradmass.study.execute import Job, RunFailed, execute
 from gradmass.study.plan import (
     PlannedRun,
     Rates,
@@ -33,7 +33,7 @@ from gradmass.study.plan import (
     trace_placeholder,
     tuning_runs,
 )
-from gradmass.study.results import Result
+from gradmass.study.results import Result, check_same
 from gradmass.study.schedule import Executor, LocalExecutor, RayExecutor, Scheduler
 from gradmass.training.folders import resolve_model
 from gradmass.types import UsageError
@@ -107,6 +107,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     with lock_file:
         lock(lock_file, f"study {out}")
+        check_same(out, study)
         return _make(study, out, arguments)
 
 
@@ -279,6 +280,13 @@ class _Stopwatch:
 
 
 def timed_rows(job: Job, folder: Path) -> tuple[Result, list[dict[str, float]]]:
-    """A run's result and its rows of metrics."""
-    result = execute(job, folder)
+    """A run's result and its rows of metrics.
+
+    Raises:
+        UsageError: It fails.
+    """
+    try:
+        result = execute(job, folder)
+    except RunFailed as error:
+        raise UsageError(f"run {job.run.name} failed: {error}") from error
     return result, Run(folder / job.run.name).metrics

@@ -163,6 +163,12 @@ def refuse_unsupported(recipe: Recipe) -> None:
             f"{name} = {getattr(loss, name.split('.')[1])!r}: TRL has no such loss; choose "
             "another, or train with --engine local"
         )
+    if loss.truncated == "mask" and loss.aggregation != "token-mean":
+        raise UsageError(
+            f"loss.truncated = 'mask' with loss.aggregation = {loss.aggregation!r}: TRL divides by "
+            "the number of masked rollouts too; set loss.aggregation = 'token-mean', or train with "
+            "--engine local"
+        )
     if loss.kl_coef and loss.kl_estimator != "k3":
         raise UsageError(f"loss.kl_estimator = {loss.kl_estimator!r}: TRL has k3 alone")
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))

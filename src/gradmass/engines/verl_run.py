@@ -23,8 +23,8 @@ from gradmass.config import Recipe
 from gradmass.engines.state import read_state
 from gradmass.engines.verl_command import command_for, limits_of
 from gradmass.record import RunWriter
+from gradmass.training.folders import resolve_model
 from gradmass.training.interrupt import interruptible
-from gradmass.training.model import resolve_model
 from gradmass.types import UsageError
 
 Row = dict[str, Any]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +97,8 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
             file, one that is damaged, or one that is not of the format asked for.
     """
     files = [file for path in paths for file in _files_of(path)]
-    for file in files:
-        if files.count(file) > 1:
+    for file, times in Counter(file.resolve() for file in files).items():
+        if times > 1:
             raise UsageError(f"{file} is given twice; name each file once")
     filled, empty = [], []
     for file in files:
@@ -273,10 +274,24 @@ def _array(values: list[Any]) -> Any:
     """Values of one kind; numbers of several kinds, or beyond 64 bits, as fractional ones."""
     try:
         return pa.array(values)
+    except UnicodeEncodeError:
+        # Half a pair of escapes, as of a completion cut within an emoji, is no Unicode text.
+        return pa.array(_whole_text(values))
     except (pa.ArrowException, OverflowError):
         if not all(isinstance(value, int | float | None) for value in values):
             raise
         return pa.array([None if v is None else float(v) for v in values], pa.float64())
+
+
+def _whole_text(value: Any) -> Any:
+    """Lone surrogates of a value, however deep, as U+FFFD, the sign for what cannot be read."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole_text(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_text(key): _whole_text(item) for key, item in value.items()}
+    return value
 
 
 def _lines(file: Path) -> Iterator[bytes]:

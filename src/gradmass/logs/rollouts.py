@@ -190,8 +190,16 @@ class _Columns:
         if problem_B is None:
             problem_B = group_B
         assert problem_B is not None  # roles have one of them
+        if group_size is not None and (group_B is not None or source.format != "trl"):
+            shared = self.roles.group or self.roles.problem
+            raise UsageError(
+                f"a group size of {group_size} is given, but groups are told by {shared!r} here; "
+                "it cuts consecutive rows of TRL's completions"
+            )
         if group_B is not None:
             group_B = _dense(step_B, group_B)
+            if num := _num_mixed_up(group_B, problem_B):
+                notes.append(f"{num:,} of {group_B.max() + 1:,} groups hold several problems")
         elif source.format == "trl":
             group_B = _consecutive(file_B, step_B, problem_B, group_size)
             notes.append("groups are consecutive rows with the same prompt: TRL logs no group id")
@@ -252,6 +260,12 @@ def _dense(step_B: np.ndarray, key_B: np.ndarray) -> np.ndarray:
     """Numbers of the pairs of step and key, in the order of first rows."""
     _, pair_B = np.unique(step_B, return_inverse=True)
     return _by_first_row(pair_B.astype(np.int64) * (int(key_B.max()) + 1) + key_B)
+
+
+def _num_mixed_up(group_B: np.ndarray, problem_B: np.ndarray) -> int:
+    """Groups with more than one problem: their id is perhaps none."""
+    _, first_U = np.unique(_dense(group_B, problem_B), return_index=True)
+    return int((np.bincount(group_B[first_U]) > 1).sum())
 
 
 def _by_first_row(key_B: np.ndarray) -> np.ndarray:

@@ -205,7 +205,7 @@ def parse_prior(text: str) -> Prior:
             raise UsageError(f"prior {text!r} is not beta:a,b with two numbers") from None
         return BetaPrior(a, b)
     try:
-        content = Path(text).read_text(encoding="utf-8")
+        content = Path(text).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"prior {text!r} is neither uniform nor beta:a,b nor a file that can be read: {error}"

@@ -8,6 +8,9 @@ import numpy as np
 
 from gradmass.types import Array, UsageError
 
+FEWEST_POINTS = 5
+"""Of a curve that is fitted."""
+
 
 @dataclass(frozen=True)
 class SigmoidFit:
@@ -135,7 +138,7 @@ def sigmoid_fit(x_E: Array, y_E: Array) -> SigmoidFit | None:
     from scipy.optimize import least_squares
 
     x_E, y_E = _paired(x_E, y_E)
-    if len(x_E) < 5:
+    if len(x_E) < FEWEST_POINTS:
         raise UsageError(f"a sigmoid needs five points or more, got {len(x_E)}")
     start, width = float(y_E[0]), float(x_E[-1])
     if y_E[1:].max() <= start:

@@ -1,11 +1,12 @@
 """What a study file holds: arms, settings, axes, seeds, tuning and hypotheses, all fixed before."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gradmass.config import Recipe
+from gradmass.metrics.seeds import MAX_EXACT
 from gradmass.tables import from_tables, read_toml
 from gradmass.types import UsageError
 
@@ -79,9 +80,16 @@ class Axis:
     """Its values."""
 
     def __post_init__(self) -> None:
-        """Refuse an axis without values."""
+        """Refuse an axis without values, or with values that are the same or no file names."""
         if not self.values:
             raise UsageError(f"axis {self.field} needs values")
+        _check_twice(f"axis {self.field}", "values", self.values)
+        for value in self.values:
+            if not re.fullmatch(r"[\w.+-]+", str(value)):
+                raise UsageError(
+                    f"axis {self.field}: {value!r} names files: use letters, digits and . _ + - "
+                    "only, or make settings of it"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +114,7 @@ class Tuning:
                 "tuning needs num_seeds of at least 1 and share_of_steps in (0, 1], got "
                 f"{self.num_seeds} and {self.share_of_steps}"
             )
+        _check_twice("tuning", "rates", self.rates)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +127,14 @@ class Rate:
     """this arm"""
     lr: float
     """is trained at this rate."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no learning rate."""
+        if not 0 < self.lr < float("inf"):
+            raise UsageError(
+                f"the learning rate of arm {self.arm} in setting {self.setting} must be finite and "
+                f"above 0, got {self.lr}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +161,7 @@ class Part:
                 f"a comparison of {self.measure} needs arms to compare with and a finite margin "
                 f"above 0, got {list(self.against)} and {self.margin}"
             )
+        _check_twice(f"a comparison of {self.measure}", "arms", (self.arm, *self.against))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +213,8 @@ class Study:
         ):
             if not names and kind != "hypotheses":
                 raise UsageError(f"study {self.name} needs {kind}")
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise UsageError(f"study {self.name} has two {kind} called {twice[0]!r}")
+            _check_twice(f"study {self.name}", kind, names)
+        _check_twice(f"study {self.name}", "axes", [axis.field for axis in self.axes])
         if self.num_seeds < 1 or self.first_seed < 0 or not 0 < self.alpha < 1:
             raise UsageError(
                 f"study {self.name} needs num_seeds of at least 1, first_seed of at least 0 and "
@@ -209,6 +226,12 @@ class Study:
                 f"study {self.name} would tune on seeds that count: tuning.first_seed = "
                 f"{self.tuning.first_seed}, first_seed = {self.first_seed}"
             )
+        if self.hypotheses and self.num_seeds > MAX_EXACT:
+            raise UsageError(
+                f"study {self.name}: hypotheses are decided by exact tests, which take at most "
+                f"{MAX_EXACT} seeds, got num_seeds = {self.num_seeds}"
+            )
+        self._check_fields()
         self._check_arms()
         for part in (part for hypothesis in self.hypotheses for part in hypothesis.parts):
             for name in (part.arm, *part.against):
@@ -226,6 +249,32 @@ class Study:
     def arm(self, name: str) -> Arm:
         """The arm of a name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+    def _check_fields(self) -> None:
+        """Refuse fields of the recipe that the study sets itself, after all others."""
+        own = {
+            "seed": "first_seed and num_seeds",
+            "weight": "the weight of each arm",
+        }
+        if self.tuning.rates or self.rates:
+            own["optim.lr"] = "tuning.rates or rates"
+        texts = {axis.field: f"axis {axis.field}" for axis in self.axes}
+        for place, settings in (
+            *((f"setting {setting.name}", setting.set) for setting in self.settings),
+            *((f"arm {arm.name}", arm.set) for arm in self.arms),
+            ("tuning", self.tuning.set),
+        ):
+            texts |= {text.partition("=")[0]: place for text in settings}
+        for name, place in texts.items():
+            if name in own:
+                raise UsageError(
+                    f"study {self.name}: {place} sets {name}, which comes from {own[name]}"
+                )
+        if self.recipe.seed:
+            raise UsageError(
+                f"study {self.name}: recipe.seed = {self.recipe.seed} is set, which comes from "
+                f"{own['seed']}"
+            )
 
     def _check_arms(self) -> None:
         for arm in self.arms:
@@ -247,8 +296,11 @@ class Study:
                     f"arm {arm.name} replays {arm.trace_of} and needs its learning rate: "
                     f'rate_of = "{arm.trace_of}"'
                 )
+        fixed = [f"{rate.arm} in {rate.setting}" for rate in self.rates]
+        _check_twice(f"study {self.name}", "learning rates of arm", fixed)
         for rate in self.rates:
-            self._known(rate.arm, "a learning rate")
+            if other := self._known(rate.arm, "a learning rate").rate_of:
+                raise UsageError(f"arm {rate.arm} is trained at the learning rate of {other}")
             if rate.setting not in [setting.name for setting in self.settings]:
                 raise UsageError(f"a learning rate is for setting {rate.setting!r}, which is none")
 
@@ -282,6 +334,12 @@ def flags_of(settings: Iterable[str]) -> list[str]:
         if "=" not in text:
             raise UsageError(f"a field is set as FIELD=VALUE, got {text!r}")
     return [f"--{text}" for text in settings]
+
+
+def _check_twice(place: str, kind: str, names: Sequence[object]) -> None:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"{place} has two {kind} called {str(twice[0])!r}")
 
 
 def _check_name(place: str, name: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradmass.config import Recipe
+from gradmass.metrics.curves import FEWEST_POINTS
 from gradmass.study.design import Arm, Setting, Study, flags_of
 from gradmass.tables import from_spec, load_recipe, split_spec, to_tables
 from gradmass.types import UsageError
@@ -140,11 +141,26 @@ def check_recipes(study: Study) -> None:
     """
     kinds = [main_runs(study, {})[: len(study.arms) * len(study.settings) * len(_crossed(study))]]
     kinds.append([run for run in tuning_runs(study) if run.seed == study.tuning.first_seed])
+    measures = {part.measure for claimed in study.hypotheses for part in claimed.parts}
+    needs_fit = bool(measures & {"midpoint of pass@1", "ceiling of pass@1"})
     for run in itertools.chain(*kinds):
         try:
-            recipe_of(study, run, trace_placeholder(study.arm(run.arm)))
+            recipe = recipe_of(study, run, trace_placeholder(study.arm(run.arm)))
+            if run.kind == "main" and needs_fit:
+                _check_fit(recipe)
         except UsageError as error:
             raise UsageError(f"run {run.name} of study {study.name}: {error}") from error
+
+
+def _check_fit(recipe: Recipe) -> None:
+    """Refuse evaluations that are too few for a fitted curve."""
+    steps, every = recipe.train.steps, recipe.eval.every
+    num_evals = 1 + (-(-steps // every) if every else 1)
+    if num_evals < FEWEST_POINTS:
+        raise UsageError(
+            f"midpoint and ceiling of pass@1 need {FEWEST_POINTS} evaluations or more, got "
+            f"{num_evals}: set eval.every to at most {steps // (FEWEST_POINTS - 1)}"
+        )
 
 
 def trace_placeholder(arm: Arm) -> Path | None:

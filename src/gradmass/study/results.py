@@ -15,6 +15,7 @@ from gradmass.record import Run
 from gradmass.record.files import write_json
 from gradmass.study.design import Study
 from gradmass.study.plan import PlannedRun, main_runs, tuning_runs
+from gradmass.tables import differences, to_tables
 from gradmass.types import UsageError
 
 SCHEMA = 1
@@ -203,6 +204,40 @@ def read_all(folder: Path, study: Study) -> dict[PlannedRun, Result]:
         if (run.kind, run.setting, run.arm, run.axes) in known:
             found[run] = result
     return found
+
+
+def check_same(folder: Path, study: Study) -> None:
+    """See to it that what is in a folder and what a study would add can stand beside each other.
+
+    Settings, arms and seeds may be added or left out; one that was there before is the same.
+
+    Raises:
+        UsageError: The recipe, a setting or an arm is another than when the folder was begun.
+    """
+    file = folder / "study.json"
+    now: dict[str, Any] = {
+        "recipe": to_tables(study.recipe),
+        "setting": {setting.name: list(setting.set) for setting in study.settings},
+        "arm": {arm.name: [arm.weight, *arm.set, arm.trace_of] for arm in study.arms},
+        "tuning": [study.tuning.share_of_steps, *study.tuning.set],
+    }
+    if file.exists():
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+            changes = [
+                f"{name} was {there} and is {here}"
+                for name, here, there in differences(now, before)
+                if "null" not in (here, there)  # what is new, or left out
+            ]
+            for kind in ("setting", "arm"):
+                now[kind] = before[kind] | now[kind]
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{file} is damaged: {type(error).__name__}: {error}") from error
+        if changes:
+            raise UsageError(
+                f"{folder} was begun by another study: {changes[0]}; name another --out"
+            )
+    write_json(file, now)
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -75,13 +75,18 @@ class Row:
         """The value of a column that must be a text with something in it.
 
         Raises:
-            RowError: There is none, it is no text, or it is blank.
+            RowError: There is none, it is no text, or it is blank or no Unicode.
         """
         value = self[name]
         if not isinstance(value, str):
             raise self.error(f"field {name!r} must be a text, got {_short(value)}")
         if not value.strip():
             raise self.error(f"field {name!r} is empty")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # JSON may hold half of a pair of escapes
+            half = value[error.start]
+            raise self.error(f"field {name!r} is no Unicode text: it has {half!r} alone") from None
         return value
 
     def first_of(self, *names: str) -> str:

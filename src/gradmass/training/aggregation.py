@@ -29,7 +29,7 @@ def loss_denominators(config: LossConfig, rollouts: Rollouts, max_new_tokens: in
     With B' the rollouts in the loss, T the limit on new tokens and L_i the tokens of rollout i:
 
     - ``constant``: ``B' T`` (Dr. GRPO; TRL's ``dr_grpo``)
-    - ``token-mean``: ``sum_{j in loss} L_j`` (DAPO; TRL's ``bnpo``, verl's ``token-mean``)
+    - ``token-mean``: ``sum_{j in loss} L_j`` (DAPO; TRL's ``dapo``, verl's ``token-mean``)
     - ``seq-mean-token-mean``: ``B' L_i`` (GRPO; TRL's ``grpo``, verl's of that name)
     - ``seq-mean-token-sum``: ``B'`` (TRL's ``luspo`` without its ratio, verl's of that name)
 

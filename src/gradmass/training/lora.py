@@ -23,9 +23,16 @@ def add_adapter(policy: PreTrainedModel, config: LoraConfig, seed: int) -> PreTr
     """Freeze the model and give it a new adapter, which changes nothing yet.
 
     Raises:
-        UsageError: peft is not installed, or the model has no matrix of those names.
+        UsageError: peft is not installed, the model has no matrix of those names, or none of that
+            rank.
     """
     peft = _peft("lora.rank")
+    full = max(min(m.weight.shape) for m in policy.modules() if isinstance(m, torch.nn.Linear))
+    if config.rank > full:
+        raise UsageError(
+            f"lora.rank = {config.rank} is above the rank of any matrix of the model, {full}; "
+            "lora.rank = 0 trains all parameters"
+        )
     adapter = peft.LoraConfig(
         base_model_name_or_path=str(Path(policy.name_or_path).resolve()),
         r=config.rank,
@@ -118,6 +125,9 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         UsageError: peft is not installed, or the adapter is damaged or of another model.
     """
     peft = _peft("the model is an adapter, which")
+    if not any((folder / name).is_file() for name in (WEIGHTS_FILE, "adapter_model.bin")):
+        # peft would look for it on the Hugging Face Hub.
+        raise UsageError(f"the adapter in {folder} is not whole: it has no {WEIGHTS_FILE}")
     try:
         with warnings.catch_warnings():
             # peft asks transformers for what is called otherwise since.

@@ -155,9 +155,13 @@ def check_fit(
             exceed the model's positions.
     """
     for prompt, seen in lost_characters(tokenizer, prompts):
+        pairs = enumerate(zip(prompt, seen, strict=False))
+        differ = next((i for i, (a, b) in pairs if a != b), min(len(prompt), len(seen)))
+        start = max(0, differ - 40)
+        part = slice(start, start + 120)
         raise UsageError(
-            f"the tokenizer reads the prompt {prompt!r} as {seen!r}: this model was not made "
-            "for this task"
+            f"the tokenizer reads the prompt {prompt[part]!r} as {seen[part]!r}: this model was "
+            "not made for this task"
         )
     check_length(model, tokenizer, prompts, max_new_tokens, "train.max_new_tokens")
 

@@ -44,9 +44,8 @@ def _seconds(recipe: Recipe, policy: PreTrainedModel, tokenizer: PreTrainedToken
     config = recipe.train
     # A batch and an answer like the run's, cut to what takes about a second.
     num_new = min(config.max_new_tokens, 32)
-    num_rows = min(
-        config.prompts_per_step * config.group_size, config.tokens_at_once // num_new, 64
-    )
+    at_once = max(1, config.tokens_at_once // num_new)
+    num_rows = min(config.prompts_per_step * config.group_size, at_once, 64)
     prompts = [p.prompt for p in recipe.task.problems(recipe.task.splits[0], min(num_rows, 4))]
     shape = (max(1, num_rows // len(prompts)) * len(prompts), num_new)
     parameters = [p for p in policy.parameters() if p.requires_grad]

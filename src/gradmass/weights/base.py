@@ -128,16 +128,18 @@ class Weight(ABC):
             ``min_group_size``, and on ties where ``on_ties`` says so.
 
         Raises:
-            UsageError: The formula gave NaN or infinite weights, or another shape.
+            UsageError: The formula gave NaN or infinite weights, another shape, or no array.
         """
         xp = groups.xp
         if 0 in groups.rewards_PG.shape:
             return groups.rewards_PG
         weights_PG = self.formula(groups, state, signals)
-        if weights_PG.shape != groups.rewards_PG.shape:
+        shape = getattr(weights_PG, "shape", None)
+        if shape != groups.rewards_PG.shape:
+            given = type(weights_PG).__name__ if shape is None else f"weights of shape {(*shape,)}"
             raise UsageError(
-                f"weight {self.label} gave weights of shape {tuple(weights_PG.shape)} for rewards "
-                f"of shape {tuple(groups.rewards_PG.shape)}"
+                f"weight {self.label} gave {given} for rewards of shape "
+                f"{(*groups.rewards_PG.shape,)}"
             )
         keep_PG = groups.mask_PG
         if self.on_ties == "zero":
