@@ -205,6 +205,10 @@ def test_rows_of_every_form_are_learnt_up_to_their_end_token(tmp_path, chatty, s
             "field 'completion' must hold one message of the assistant",
         ),
         ([1], "row 1: "),
+        (
+            {"prompt": "a+b=", "completion": "wörld"},
+            "the tokenizer reads 'a\\+b=wörld' as 'a\\+b=wrld'",
+        ),
     ],
 )
 def test_a_row_that_is_none_is_named(tmp_path, chatty, shipped, row, message):

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gradmass.tasks import Problem
 from gradmass.tasks.rows import Row, read_rows
+from gradmass.training.model import lost_characters
 from gradmass.types import UsageError
 
 Messages = list[dict[str, Any]]
@@ -53,7 +54,7 @@ class Rows:
         ends: Tokens that end an answer.
 
     Raises:
-        UsageError: A row is none of these, or the template does not build a conversation up turn by
+        UsageError: A row is none of these, the tokenizer loses characters of it, or the template does not build a conversation up turn by
             turn; the line names the row. There are no rows.
     """
 
@@ -91,6 +92,7 @@ class Rows:
                 raise row.error("field 'completion' must hold one message of the assistant")
             return [self._turn(row, before, after[0])]
         prompt, completion = self._render(row.text("prompt")), row.text("completion")
+        self._check(row, prompt + completion)
         target = [*_tokens(self._tokenizer, completion), self._tokenizer.eos_token_id]
         return [Solved(_tokens(self._tokenizer, prompt), target, row.where)]
 
@@ -111,6 +113,7 @@ class Rows:
         assert isinstance(whole, str)
         if not whole.startswith(prompt):
             raise row.error("the chat template writes what stands before a turn otherwise with it")
+        self._check(row, whole)
         target = []
         for token in _tokens(self._tokenizer, whole[len(prompt) :]):
             target.append(token)
@@ -119,6 +122,11 @@ class Rows:
         else:
             target.append(self._tokenizer.eos_token_id)
         return Solved(_tokens(self._tokenizer, prompt), target, row.where)
+
+    def _check(self, row: Row, text: str) -> None:
+        """Refuse a text of which the model would learn something else."""
+        for _, seen in lost_characters(self._tokenizer, [text]):
+            raise row.error(f"the tokenizer reads {text[:80]!r} as {seen[:80]!r}")
 
 
 def _messages(row: Row, name: str) -> Messages:
