@@ -436,7 +436,7 @@ def test_report_writes_one_page_about_several_runs(command, run_dirs):
 
 def test_report_as_json(command, monkeypatch):
     written = []
-    monkeypatch.setattr("gradmass.report.write_report", lambda *args: written.append(args))
+    monkeypatch.setattr("gradmass.report.page.write_report", lambda *args: written.append(args))
     out, err = command("report", "one", "other", "-o", "page.html", "--json")
     assert (json.loads(out), err) == ({"report": "page.html"}, "")
     assert written == [([Run(Path("one")), Run(Path("other"))], Path("page.html"))]
