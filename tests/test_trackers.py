@@ -51,6 +51,7 @@ def stored(folder):
     return [(name, step, json.loads(metrics)) for name, step, metrics in found]
 
 
+@pytest.mark.slow
 def test_trackio_holds_the_numbers_of_the_record(folder):
     target = {"tracker": "trackio", "project": "gradmass", "name": "run-1"}
     rows = [row(0), row(1, warnings=[{"name": "x"}], kind="text", none=None), row(2)]

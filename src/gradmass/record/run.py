@@ -52,10 +52,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """``{"schema", "label", "engine", "recipe", "files"}``, the recipe resolved in full.
-
-        ``tracked`` too, where an experiment tracker mirrors the run.
-        """
+        """``{"schema", "label", "engine", "recipe", "files"}``, and ``tracked`` if it is."""
         return self._json("config.json")
 
     @cached_property
