@@ -54,8 +54,9 @@ class Rows:
         ends: Tokens that end an answer.
 
     Raises:
-        UsageError: A row is none of these, the tokenizer loses characters of it, or the template does not build a conversation up turn by
-            turn; the line names the row. There are no rows.
+        UsageError: A row is none of these, the tokenizer loses characters of it, or the template
+            does not build a conversation up turn by turn; the line names the row. There are no
+            rows.
     """
 
     def __init__(
