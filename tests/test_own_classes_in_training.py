@@ -261,8 +261,9 @@ def test_the_report_counts_the_unscorable_rollouts_of_a_batch_once():
     rows = [{"rollouts": 0}]
     rows += [{"rollouts": 32, "rollout/num_unscorable": 8}] * 4
     rows += [{"rollouts": 64, "rollout/num_unscorable": 3}] * 2
-    run_of_six_updates = SimpleNamespace(run=SimpleNamespace(metrics=rows))
-    assert Summary.num_unscorable.fget(run_of_six_updates) == 11
+    run_of_six_updates = SimpleNamespace(metrics=rows)
+    summary = SimpleNamespace(arm=SimpleNamespace(runs=[run_of_six_updates] * 2))
+    assert Summary.num_unscorable.fget(summary) == 22
 
 
 def test_a_bf16_checkpoint_is_trained_in_float32(tmp_path):

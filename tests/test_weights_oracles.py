@@ -121,7 +121,8 @@ def assert_close(actual: list[list[float]], expected: list[list[float]]) -> None
 
 def test_every_weight_has_an_oracle_in_one_of_these_files():
     folder = Path(__file__).parent
-    files = [*folder.glob("test_weights_oracles*.py"), folder / "test_entropy_controllers.py"]
+    others = ("test_entropy_controllers.py", "test_entropy_share.py", "test_weights_beyond.py")
+    files = [*folder.glob("test_weights_oracles*.py"), *(folder / name for name in others)]
     text = "".join(file.read_text() for file in files)
     controls = {name for name in WEIGHTS.names() if WEIGHTS[name].__module__.endswith("controls")}
     assert [

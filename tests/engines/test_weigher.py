@@ -111,7 +111,7 @@ def test_every_weight_can_be_asked_whether_it_follows_the_entropy(name):
     fields = json.loads((TESTS / "golden" / "weight_fields.json").read_text())
     follows = uses_entropy(WEIGHTS[name](**fields.get(name, {})))
     # The inner weight of constant_mass is fade.
-    assert follows == (name in {"fade", "constant_mass", "entropy_pi"})
+    assert follows == (name in {"fade", "constant_mass", "entropy_pi", "entropy_share"})
 
 
 def test_a_state_survives_json_and_another_s_does_not():
