@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
             group_size=arguments.group_size,
             on_batch=lambda batch: progress.show(batch.file.name, batch.num_rows),
         )
-        progress.say("computing")
+        progress.doing("computing")
         document = analyse(log, in_use, compared)
     if arguments.out is not None:
         from gradmass.report.log_page import write_log_page

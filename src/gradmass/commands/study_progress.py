@@ -1,20 +1,18 @@
 """Progress of a study: a bar on a terminal, a line for each finished run elsewhere."""
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
+from gradmass.commands.progress import Live
 from gradmass.study.design import Study
 from gradmass.study.plan import PlannedRun, recipe_of, trace_placeholder
 from gradmass.study.results import Result
 
 
-class StudyProgress:
+class StudyProgress(Live):
     """Shows how far the runs of a study are, on stderr, with the time that is left.
 
     Args:
@@ -24,34 +22,17 @@ class StudyProgress:
     """
 
     def __init__(self, study: Study, out: Path, *, is_quiet: bool) -> None:
-        self._study, self._out, self._is_quiet = study, out, is_quiet
+        super().__init__(is_quiet=is_quiet)
+        self._study, self._out = study, out
         self._steps: dict[PlannedRun, int] = {}
         self._ended: set[PlannedRun] = set()
-        self._begun, self._made = time.monotonic(), 0.0
-        console = Console(stderr=True)
-        self._rich: Progress | None = None
-        if console.is_terminal and not is_quiet:
-            self._rich = Progress(
-                TextColumn("{task.fields[kind]}"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(),
-                TextColumn("{task.description}"),
-                console=console,
-            )
-
-    def __enter__(self) -> "StudyProgress":
-        if self._rich is not None:
-            self._rich.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._rich is not None:
-            self._rich.stop()
+        self._begun, self._made = self._started, 0.0
+        self._rich = self._bars(
+            TextColumn("{task.fields[kind]}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+        )
 
     def begin(self, runs: Sequence[PlannedRun]) -> None:
         """A list of runs is begun, some of which may be there."""
@@ -92,15 +73,6 @@ class StudyProgress:
             self._rich.update(
                 task, completed=len(self._ended), description=f"{self._left(under_way)}; {names}"
             )
-
-    def say(self, line: str) -> None:
-        """Print a line."""
-        if self._is_quiet:
-            return
-        if self._rich is not None:
-            self._rich.console.print(line, markup=False, highlight=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
 
     def _share(self, run: PlannedRun) -> float:
         """How much of a run is done, from the lines of its metrics."""
