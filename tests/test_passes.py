@@ -95,6 +95,7 @@ def test_gradients_of_passes_add_up_to_that_of_the_batch(
     config = LossConfig(aggregation=aggregation, kl_coef=kl_coef)
     weights_B = torch.linspace(-1, 2, len(PROMPTS) * G)
     start = copy.deepcopy(policy)
+    torch.manual_seed(0)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter += 0.01 * torch.randn_like(parameter)
@@ -134,8 +135,7 @@ def test_gradients_of_passes_add_up_to_that_of_the_batch(
         seen += rows.tolist()
     assert sorted(seen) == list(range(len(PROMPTS) * G))
     whole = joined(parts)
-    # A float32 sum of many terms, in another order.
-    assert whole.value.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    assert whole.value.item() == pytest.approx(expected.item(), abs=1e-5)
     assert whole.length_N.tolist() == rollouts.answer_mask_BT.sum(1)[seen].tolist()
     assert whole.has_weight_N.tolist() == (weights_B[seen] != 0).tolist()
     close({name: p.grad for name, p in policy.named_parameters()}, wanted)
