@@ -8,12 +8,14 @@ analyze`` reads; a model in Hugging Face format is made of a checkpoint by ``ver
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from gradmass.types import UsageError
 Row = dict[str, Any]
 FOLDER, LOG, METRICS = "verl", "output.log", "metrics.jsonl"
 POLL_S = 1.0
+PATIENCE_S = 60.0
+"""How long verl may take to end after Ctrl-C."""
 KEYS = {
     "actor/entropy": "entropy/mean_nats",
     "actor/pg_loss": "loss/value",
@@ -84,13 +88,16 @@ def train(
             while process.poll() is None:
                 if is_interrupted():
                     process.send_signal(signal.SIGINT)
-                    process.wait(60)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(PATIENCE_S)
                     break
                 follower.follow()
                 time.sleep(POLL_S)
-        except BaseException:
-            process.kill()
-            raise
+        finally:
+            # Also what it has started: it leads a group of its own.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         follower.follow()
     if is_interrupted():
         writer.note("interrupted")

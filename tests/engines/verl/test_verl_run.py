@@ -4,6 +4,7 @@ verl itself wants a GPU. A script in its place writes what verl writes, by verl'
 """
 
 import json
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -29,6 +30,8 @@ STAND_IN = """
     plan = json.loads(Path(__file__).with_name("plan.json").read_text())
     logger = FileLogger("gradmass", "run")
     latest = folder / "latest_checkpointed_iteration.txt"
+    if plan.get("is_deaf"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     first = int(latest.read_text()) + 1 if latest.exists() else 1
     if first == 1:
         logger.log({"val-core/countdown/test/acc/mean@4": 0.25, "val-aux/x/acc/std@4": 0.5}, 0)
@@ -150,6 +153,27 @@ def test_what_verl_did_after_the_record_ended_is_caught_up(stand_in, tmp_path):
     is_finished, seen = train(folder, resume=True)
     assert is_finished
     assert [row["step"] for row in seen] == [3, 4, 5]
+    assert [row["step"] for row in Run(folder).metrics] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_after_ctrl_c_verl_is_ended_and_the_run_can_go_on(stand_in, tmp_path, monkeypatch, is_deaf):
+    monkeypatch.setattr(verl_run, "PATIENCE_S", 0.2)
+    stand_in(stop_after=5, sleep=0.5, is_deaf=is_deaf)
+    folder = tmp_path / "run"
+    real = verl_run.Follower.follow
+
+    def follow(follower, **named):
+        real(follower, **named)
+        if follower.step >= 2:
+            monkeypatch.setattr(verl_run.Follower, "follow", real)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(verl_run.Follower, "follow", follow)
+    assert train(folder)[0] is False
+    assert (Run(folder).state["step"], Run(folder).state["status"]) == (2, "interrupted")
+    stand_in(stop_after=5)
+    assert train(folder, resume=True)[0]
     assert [row["step"] for row in Run(folder).metrics] == [0, 1, 2, 3, 4, 5]
 
 
