@@ -6,11 +6,12 @@ never too large; how much too small they can be follows from the start being ran
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from gradmass.metrics.bars import is_apart, upper_ends
 
 BLOCK_WIDTH = 16
 """Columns of the start for up to 8 values; for more values, as many more."""
@@ -18,23 +19,17 @@ MAX_PASSES = 10
 SHARE_TOLERANCE = 1e-3
 VALUE_TOLERANCE = 1e-2
 WIDE_TOLERANCE = 0.1
-STALLED = 4e-3
+STALLED = 6e-3
 """Relative movement of the values in one pass that ends the search once bars are below 10%.
 
-Errors shrink by at least a third in a pass, so that what is left is at most about twice as much."""
-MISS = 1e-6
-"""Probability that a random start hides a value from its bar."""
-CONVERGED = 1e-4
-"""Residual of a converged value, as a share of its distance from the smallest value seen."""
-CLUSTER = 10.0
-"""Residuals that a converged value may be too low by: values closer together than the residual
-cannot be told apart, and mix."""
-EXCESSES = np.geomspace(1e-6, 10, 120)
-"""Where the end of a bar is looked for, relative to the largest value that has not converged."""
+Errors shrink by at least a third in a pass: by at most 4e-3 in the half pass that follows, which
+leaves at most about twice as much."""
 LOCK = 1e-4
 """Share of the largest eigenvalue below which float32 products no longer resolve the rest."""
 ROUNDING = 1e-6
 """Of a product in float32, relative to the largest eigenvalue; every bar is that much wider."""
+EXHAUSTED = 1e-5
+"""Width of the bars where rounding is all that is left of the last block, likewise."""
 FLOOR = 3e-6
 """Singular values below this share of the first are rounding."""
 
@@ -88,21 +83,16 @@ def krylov_spectrum(
     energy: float,
     *,
     top: int,
+    square: Product | None = None,
 ) -> Spectrum:
     """First singular values of a matrix W, from products with its Gram matrix ``W^T W``.
 
     Block Lanczos with full reorthogonalisation in float64: an orthonormal basis of
     ``span{S, G S, ..., G^(q-1) S}`` of a random start S, and the eigenvalues of ``G = W^T W`` on
-    it. It ends when the bars put r_1 within 1e-3 and the values within 1e-2; where the spectrum is
-    too flat for such bars, when they are below 10% and the values move by less than ``STALLED``, or
+    it, which are never above the true ones; ``bars.upper_ends`` says how far below. It ends when
+    the bars put r_1 within 1e-3 and the values within 1e-2; where the spectrum is too flat for such
+    bars, half a pass after they are below 10% and the values move by less than ``STALLED``, or
     after ``MAX_PASSES``.
-
-    The values are Ritz values: never above the true ones. The upper ends: if G had an eigenvalue x
-    besides those that have converged, then its eigenvector takes part in the start with a weight
-    that is chi-squared in B degrees of freedom, and so at least c but for a probability of
-    ``MISS``. Then ``c p(x)^2 <= ||p(G) S||_F^2`` (less what the converged directions contribute)
-    for every polynomial p of degree below q, and the right side is known from the basis. The bar
-    ends at the largest x that no p excludes; the best p is the Christoffel function's.
 
     Directions below a hundredth of the first are found in a second search that leaves the first
     ones out, because a Gram matrix in float32 does not resolve both. Values below 3e-6 of the first
@@ -114,20 +104,24 @@ def krylov_spectrum(
         first_NB: ``product(start_NB)``; the caller has it from reading the matrix.
         energy: ``||W||_F^2``, above 0.
         top: Values wanted, K, at most ``min(m, N)``.
+        square: ``Q -> (W Q)^T (W Q)``, where that costs less than ``Q^T product(Q)``.
 
     Returns:
         K values, or fewer where the rank of W within float32 is below K.
 
-    Source: Musco and Musco, arXiv 1504.05477, for the method; the upper bounds are those of
-    Kuczynski and Wozniakowski (1992) for the polynomial that fits the spectrum at hand.
+    Source: Musco and Musco, arXiv 1504.05477, for the method; the upper bounds extend those of
+    Kuczynski and Wozniakowski (1992) to the polynomial that fits the spectrum at hand and to the
+    k-th value.
     """
-    found, residuals_K = _search(product, start_NB, first_NB, energy, top=top)
+    if square is None:
+        square = functools.partial(_square, product)
+    found, residuals_K = _search(product, square, start_NB, first_NB, energy, top=top)
     largest = found.squares_K[0]
     is_resolved_K = found.squares_K >= LOCK * largest
     if len(found.squares_K) == top and is_resolved_K.all():
         return found
     locked = found.only(is_resolved_K)
-    rest = _search_rest(product, start_NB, locked, energy, top=top)
+    rest = _search_rest(product, square, start_NB, locked, energy, top=top)
     if rest is None:
         return locked
     # To second order, what leaving out directions that are a little off does to the others.
@@ -139,8 +133,18 @@ def krylov_spectrum(
     )
 
 
+def _square(product: Product, block_NB: np.ndarray) -> np.ndarray:
+    return np.asarray(block_NB.T @ product(block_NB))
+
+
 def _search_rest(
-    product: Product, start_NB: np.ndarray, locked: Spectrum, energy: float, *, top: int
+    product: Product,
+    square: Product,
+    start_NB: np.ndarray,
+    locked: Spectrum,
+    energy: float,
+    *,
+    top: int,
 ) -> Spectrum | None:
     """Search orthogonally to the locked directions; None if only rounding is left there."""
     V = locked.directions_NK
@@ -155,54 +159,151 @@ def _search_rest(
     def deflated(block_NB: np.ndarray) -> np.ndarray:
         return without(product(without(block_NB)))
 
+    def deflated_square(block_NB: np.ndarray) -> np.ndarray:
+        return square(without(block_NB))
+
     start_NB = without(start_NB)
     first_NB = deflated(start_NB)
     floor = FLOOR**2 * locked.squares_K[0]
     if float(np.linalg.norm(first_NB)) <= floor * float(np.linalg.norm(start_NB)):
         return None
-    rest, _ = _search(deflated, start_NB, first_NB, energy, top=missing)
+    rest, _ = _search(deflated, deflated_square, start_NB, first_NB, energy, top=missing)
     is_real_K = rest.squares_K > floor
     return rest.only(is_real_K) if is_real_K.any() else None
 
 
 def _search(
-    product: Product, start_NB: np.ndarray, first_NB: np.ndarray, energy: float, *, top: int
+    product: Product,
+    square: Product,
+    start_NB: np.ndarray,
+    first_NB: np.ndarray,
+    energy: float,
+    *,
+    top: int,
 ) -> tuple[Spectrum, np.ndarray]:
     """One search of ``krylov_spectrum``, without the second one; also the norms of residuals."""
-    weight = _least_weight(start_NB.shape[1])
-    block_NB, R_BB = np.linalg.qr(start_NB)
-    # G Q from G S, without another pass.
-    image_NB = np.linalg.solve(R_BB.T, first_NB.T).T
-    basis_ND = block_NB
-    T_DD = np.zeros((0, 0))
-    previous_K = np.zeros(0)
+    space = _KrylovSpace(start_NB, top)
+    image_NB = space.image_of_start(first_NB)
     for number in range(1, MAX_PASSES + 1):
-        part_DB = basis_ND.T @ image_NB
-        T_DD = _bordered(T_DD, part_DB)
-        ritz_D, S_DD = np.linalg.eigh(T_DD)
-        ritz_D, S_DD = ritz_D[::-1].clip(min=0.0), S_DD[:, ::-1]
-        rest_NB = image_NB - basis_ND @ part_DB
-        rest_NB -= basis_ND @ (basis_ND.T @ rest_NB)
+        space.see_image(image_NB)
+        if space.is_exhausted or space.is_told(energy):
+            break
+        is_last = number == MAX_PASSES or space.is_at_rest(energy)
+        block_NB = space.grow()
+        if is_last:
+            space.see_square(square(block_NB))
+            break
+        image_NB = product(block_NB)
+    return space.spectrum(), space.residuals_D[:top]
+
+
+class _KrylovSpace:
+    """A basis, what G does to it, and what follows for the first eigenvalues.
+
+    Args:
+        start_NB: The random start.
+        top: Eigenvalues wanted.
+    """
+
+    def __init__(self, start_NB: np.ndarray, top: int) -> None:
+        Q_NB, self._R_BB = np.linalg.qr(start_NB)
+        num_rows, width = start_NB.shape
+        # Columns one after the other, so that the basis grows without being copied.
+        self._columns = np.empty((num_rows, (MAX_PASSES + 1) * width), order="F")
+        self._columns[:, :width] = Q_NB
+        self._basis_ND = self._columns[:, :width]
+        self._top, self._num_blocks = top, 1
+        self._T_DD = np.zeros((0, 0))
+        self.ritz_D = np.zeros(0)
+        self._ends_K = np.full(top, np.inf)
+
+    def image_of_start(self, first_NB: np.ndarray) -> np.ndarray:
+        """G times the first block, from G S without another pass."""
+        return np.asarray(first_NB @ np.linalg.inv(self._R_BB))
+
+    def see_image(self, image_NB: np.ndarray) -> None:
+        """Take note of G times the last block."""
+        part_DB = self._basis_ND.T @ image_NB
+        self._diagonalise(part_DB)
+        rest_NB = image_NB - self._basis_ND @ part_DB
+        rest_NB -= self._basis_ND @ (self._basis_ND.T @ rest_NB)
         U_NB, norms_B, Vt_BB = np.linalg.svd(rest_NB, full_matrices=False)
-        residuals_D = np.linalg.norm(
-            (norms_B[:, None] * Vt_BB) @ S_DD[-image_NB.shape[1] :], axis=0
+        is_new_B = norms_B > ROUNDING * self.ritz_D[0]
+        self.is_exhausted = not is_new_B.any()  # the start has no part in any other direction
+        self._next_NB, self._link_CB = U_NB[:, is_new_B], (norms_B[:, None] * Vt_BB)[is_new_B]
+        self._bound(self._link_CB @ self._S_DD[-len(Vt_BB) :])
+
+    def grow(self) -> np.ndarray:
+        """The next block, from now on in the basis."""
+        num_before, num_next = self._basis_ND.shape[1], self._next_NB.shape[1]
+        self._basis_ND = self._columns[:, : num_before + num_next]
+        self._basis_ND[:, num_before:] = self._next_NB
+        self._num_blocks += 1
+        return self._next_NB
+
+    def see_square(self, square_CC: np.ndarray) -> None:
+        """Take note of ``Q^T G Q`` for the last block Q, all that its part in the values needs."""
+        num_rows, num_columns = self._link_CB.shape
+        before = np.zeros((len(self._T_DD) - num_columns, num_rows))
+        self._diagonalise(np.concatenate([before, self._link_CB.T, square_CC]))
+        # G takes nothing to more than the largest eigenvalue.
+        self._bound(self._ends_K[0] * self._S_DD[-num_rows:])
+
+    def spectrum(self) -> Spectrum:
+        """The values as far as they are known."""
+        directions_NK = self._basis_ND @ self._S_DD[:, : self._top]
+        return Spectrum(self.ritz_D[: self._top], self._bounds_K(), directions_NK)
+
+    def is_told(self, energy: float) -> bool:
+        """Whether the bars are as narrow as they should be."""
+        return self._is_within(VALUE_TOLERANCE, energy)
+
+    def is_at_rest(self, energy: float) -> bool:
+        """Whether the values hardly move and the bars of a flat spectrum are all one can have."""
+        num_seen = int(np.sum(self._is_seen_K()))
+        is_flat = not is_apart(self.ritz_D, self.residuals_D)[:num_seen].all()
+        if self._num_blocks == 1 or not (is_flat and self._is_within(WIDE_TOLERANCE, energy)):
+            return False
+        before_K, values_K = np.sqrt(self._before_D[:num_seen]), np.sqrt(self.ritz_D[:num_seen])
+        return bool(np.all(values_K - before_K <= STALLED * values_K))
+
+    def _is_seen_K(self) -> np.ndarray:
+        """Which of the values float32 products resolve."""
+        return np.asarray(self.ritz_D[: self._top] > LOCK * self.ritz_D[0])
+
+    def _bounds_K(self) -> np.ndarray:
+        values_K = self.ritz_D[: self._top]
+        if self.is_exhausted:
+            return np.asarray(values_K + EXHAUSTED * values_K[0])
+        return np.asarray(self._ends_K + ROUNDING * values_K[0])
+
+    def _is_within(self, tolerance: float, energy: float) -> bool:
+        """Whether the bars of r_1 and, relative to the values, of those seen are narrow enough."""
+        values_K, bounds_K, is_seen_K = (
+            self.ritz_D[: self._top],
+            self._bounds_K(),
+            self._is_seen_K(),
         )
-        weights_D = np.sum((R_BB.T @ S_DD[: len(R_BB)]) ** 2, axis=0)
-        ritz_K = ritz_D[:top]
-        is_new_B = norms_B > ROUNDING * ritz_D[0]
-        if not is_new_B.any():  # the start has no part in any other direction
-            bounds_K = ritz_K + CLUSTER * ROUNDING * ritz_K[0]
-            break
-        bounds_K = _bounds(ritz_D, residuals_D, weights_D, number, weight)[:top]
-        if _is_enough(ritz_K, bounds_K, previous_K, energy, number):
-            break
-        previous_K = ritz_K
-        if number < MAX_PASSES:
-            block_NB = U_NB[:, is_new_B]
-            block_NB = np.linalg.qr(block_NB - basis_ND @ (basis_ND.T @ block_NB))[0]
-            image_NB = product(block_NB)
-            basis_ND = np.concatenate([basis_ND, block_NB], axis=1)
-    return Spectrum(ritz_K, bounds_K, basis_ND @ S_DD[:, :top]), residuals_D[:top]
+        errors_K = np.sqrt(bounds_K[is_seen_K] / values_K[is_seen_K]) - 1
+        is_share_within = bounds_K[0] - values_K[0] <= SHARE_TOLERANCE * energy
+        return bool(is_share_within and np.max(errors_K) <= tolerance)
+
+    def _diagonalise(self, part_DB: np.ndarray) -> None:
+        """Add the columns of the last block to ``Q^T G Q``."""
+        self._before_D = self.ritz_D
+        self._T_DD = _bordered(self._T_DD, part_DB)
+        ritz_D, S_DD = np.linalg.eigh(self._T_DD)
+        self.ritz_D, self._S_DD = ritz_D[::-1].clip(min=0.0), S_DD[:, ::-1]
+
+    def _bound(self, residuals_CD: np.ndarray) -> None:
+        """Find the ends of the bars, from residuals that are these columns in a basis."""
+        self.residuals_D = np.linalg.norm(residuals_CD, axis=0)
+        if not self.is_exhausted:
+            starts_DB = self._S_DD[: len(self._R_BB)].T @ self._R_BB
+            ends_K = upper_ends(
+                self.ritz_D, self.residuals_D, starts_DB, self._num_blocks, self._top
+            )
+            self._ends_K = np.minimum(self._ends_K, ends_K)
 
 
 def _bordered(T_CC: np.ndarray, part_DB: np.ndarray) -> np.ndarray:
@@ -214,90 +315,3 @@ def _bordered(T_CC: np.ndarray, part_DB: np.ndarray) -> np.ndarray:
     corner_BB = grown_DD[len(T_CC) :, len(T_CC) :]
     corner_BB[:] = (corner_BB + corner_BB.T) / 2
     return grown_DD
-
-
-def _is_enough(
-    ritz_K: np.ndarray, bounds_K: np.ndarray, previous_K: np.ndarray, energy: float, number: int
-) -> bool:
-    if bounds_K[0] - ritz_K[0] > SHARE_TOLERANCE * energy:
-        return False
-    is_seen_K = ritz_K > LOCK * ritz_K[0]
-    values_K = np.sqrt(ritz_K[is_seen_K])
-    error = float(np.max(np.sqrt(bounds_K[is_seen_K]) / values_K)) - 1
-    if error <= VALUE_TOLERANCE:
-        return True
-    before_K = np.sqrt(previous_K[: len(ritz_K)])
-    if error > WIDE_TOLERANCE or len(before_K) < len(ritz_K):
-        return False
-    return bool(np.all(values_K - before_K[is_seen_K] <= STALLED * values_K))
-
-
-def _bounds(
-    ritz_D: np.ndarray,
-    residuals_D: np.ndarray,
-    weights_D: np.ndarray,
-    num_terms: int,
-    weight: float,
-) -> np.ndarray:
-    """Upper ends of the bars: of converged values their residual, of the others the exclusion."""
-    is_converged_D = residuals_D <= CONVERGED * (ritz_D - ritz_D[-1])
-    highest_D = ritz_D + CLUSTER * residuals_D
-    if not is_converged_D.all():
-        others = ~is_converged_D
-        edge = _exclusion(ritz_D[others], weights_D[others], num_terms, weight)
-        highest_D = np.where(is_converged_D, np.maximum(highest_D, edge), edge)
-    return np.asarray(highest_D + ROUNDING * ritz_D[0])
-
-
-def _exclusion(nodes_D: np.ndarray, weights_D: np.ndarray, num_terms: int, weight: float) -> float:
-    """Least x above all nodes with ``min_p sum_i w_i p(t_i)^2 / p(x)^2 <= weight``, or a bit more.
-
-    The next of the ``EXCESSES``, so that one recurrence answers for all; infinite if none does.
-    """
-    x_X = float(nodes_D.max()) * (1 + EXCESSES)
-    is_out_X = _christoffel(nodes_D, weights_D, num_terms, x_X) <= weight
-    return float(x_X[np.argmax(is_out_X)]) if is_out_X.any() else math.inf
-
-
-def _christoffel(
-    nodes_D: np.ndarray, weights_D: np.ndarray, num_terms: int, x_X: np.ndarray
-) -> np.ndarray:
-    """``min sum_i w_i p(t_i)^2`` over polynomials of ``num_terms`` terms with ``p(x) = 1``.
-
-    One over the sum of squares at x of the orthonormal polynomials (Stieltjes' recurrence, on
-    nodes mapped to [-1, 1]).
-    """
-    centre = (nodes_D.max() + nodes_D.min()) / 2
-    radius = max((nodes_D.max() - nodes_D.min()) / 2, 1e-12 * nodes_D.max(), 1e-300)
-    t = (np.concatenate([nodes_D, x_X]) - centre) / radius
-    # All polynomials at the nodes, which decide the coefficients, and at x.
-    w = np.concatenate([weights_D, np.zeros(len(x_X))])
-    norm = math.sqrt(weights_D.sum())
-    if norm == 0:
-        return np.zeros(len(x_X))
-    before, now, beta = np.zeros_like(t), np.full_like(t, 1 / norm), 0.0
-    total = now**2
-    for _ in range(num_terms - 1):
-        following = (t - float(np.sum(w * t * now**2))) * now - beta * before
-        beta = math.sqrt(float(np.sum(w * following**2)))
-        if beta < 1e-10:
-            break
-        before, now = now, following / beta
-        total += now**2
-    return np.asarray(1 / total[len(nodes_D) :])
-
-
-@functools.cache
-def _least_weight(degrees: int) -> float:
-    """What a chi-squared variable falls below with probability ``MISS``; degrees rounded down."""
-    half = max(1, degrees // 2)
-    low, high = 0.0, float(degrees + 1)
-    for _ in range(80):
-        middle = (low + high) / 2
-        terms = [(middle / 2) ** j / math.factorial(j) for j in range(half, half + 60)]
-        # The tail of the series, because one minus its head would cancel.
-        if math.exp(-middle / 2) * sum(terms) < MISS:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -10,9 +10,10 @@ import torch
 
 from gradmass.metrics.krylov import Spectrum, krylov_spectrum, start_block
 from gradmass.metrics.spectrum import factor_spectrum, gram_spectrum
-from gradmass.spectra.blocks import map_stripes, row_blocks
+from gradmass.spectra.blocks import Stripes, row_blocks
 from gradmass.spectra.files import StoredTensor
 from gradmass.spectra.pairs import Pair
+from gradmass.spectra.products import Gram, add_product, narrow_products
 from gradmass.types import UsageError
 
 EXACT_SIDE = 256
@@ -22,7 +23,7 @@ SAMPLED_ROWS, SAMPLED_STEP = 4096, 8
 MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10}
 LEAST_NORMAL = {torch.bfloat16: 2.0**-126, torch.float16: 2.0**-14}
 SAFE_SCALE = 2.0**30
-"""Entries within a factor of this around 1 have squares that float32 holds."""
+"""Rows whose norms are within this factor around 1 have squares that float32 holds."""
 
 
 @dataclass
@@ -72,33 +73,39 @@ def read_change(pair: Pair, buffer: torch.Tensor, *, top: int) -> Change:
     is_searched = is_matrix and min(num_rows, num_columns) > max(EXACT_SIDE, 4 * top)
     start_NB = start_block(num_columns, top) if is_searched else np.zeros((num_columns, 0))
     reader = _Reader(pair, base, tuned, values_MN, torch.from_numpy(start_NB).float())
-    seen = reduce(_Seen.plus, map_stripes(reader.read, num_rows, num_columns))
-    rounding_energy = 0.0 if seen.spacing_energy is None else seen.spacing_energy / 12
-    change = Change(values_MN, 1.0, seen.energy, seen.num_changed, rounding_energy, None)
-    if seen.num_changed == 0:
+    with Stripes() as stripes:
+        with narrow_products(*start_NB.shape):
+            seen = reduce(_Seen.plus, stripes.map(reader.read, num_rows, num_columns))
+        rounding_energy = 0.0 if seen.spacing_energy is None else seen.spacing_energy / 12
+        change = Change(values_MN, 1.0, seen.energy, seen.num_changed, rounding_energy, None)
+        if seen.num_changed == 0:
+            return change
+        if not 1 / SAFE_SCALE < seen.largest < SAFE_SCALE:
+            change.scale = _rescale(values_MN)
+            norms = torch.linalg.vector_norm(values_MN, dim=1)
+            change.energy = float(norms.double().square().sum()) / change.scale**2
+        if is_searched:
+            gram, energy = Gram(values_MN, stripes), change.energy * change.scale**2
+            first_NB = seen.first_NB.numpy() if change.scale == 1 else gram.product(start_NB)
+            found = krylov_spectrum(
+                gram.product, start_NB, first_NB, energy, top=top, square=gram.square
+            )
+    if not is_matrix:
         return change
-    is_extreme = not 1 / SAFE_SCALE < seen.largest < SAFE_SCALE
-    if is_extreme:
-        change.scale = 2.0 ** -math.frexp(seen.largest)[1]
-        values_MN *= change.scale
-        change.energy = float(values_MN.double().square().sum()) / change.scale**2
-    if is_searched:
-        first_NB = _product(values_MN, start_NB) if is_extreme else seen.first_NB.numpy()
-        found = krylov_spectrum(
-            lambda block_NB: _product(values_MN, block_NB),
-            start_NB,
-            first_NB,
-            change.energy * change.scale**2,
-            top=top,
-        )
-    elif is_matrix:
+    if not is_searched:
         found = _exact(values_MN, top)
-    else:
-        return change
     change.spectrum = Spectrum(
         found.squares_K / change.scale**2, found.bounds_K / change.scale**2, found.directions_NK
     )
     return change
+
+
+def _rescale(values_MN: torch.Tensor) -> float:
+    """Multiply by the power of two that puts the largest entry just below 1, and return it."""
+    low, high = torch.aminmax(values_MN)
+    scale = 2.0 ** -math.frexp(max(-float(low), float(high)))[1]
+    values_MN *= scale
+    return float(scale)
 
 
 @dataclass(frozen=True)
@@ -234,15 +241,16 @@ class _Reader:
         for begin, end in row_blocks(num_columns, first_row, after_last):
             before, after = self.base[begin:end], self.tuned[begin:end]
             block = _subtract(before, after, self.values_MN[begin:end])
-            low, high = torch.aminmax(block)
-            if not (math.isfinite(low) and math.isfinite(high)):
-                _refuse_entries(self.pair, before, after, begin)
             norms = torch.linalg.vector_norm(block, dim=1)
+            norm = float(norms.max())
+            if not math.isfinite(norm) and not bool(torch.isfinite(block).all()):
+                _refuse_entries(self.pair, before, after, begin)
             energy += float(norms.double().square().sum())
-            num_changed += int(torch.count_nonzero(block))
-            largest = max(largest, -float(low), float(high))
-            spacings.append(spacing_energy(after, step))
-            _add_product(first_BN, block, self.start)
+            num_changed += int(np.count_nonzero(block.numpy() != 0))  # a third of torch's time
+            largest = max(largest, norm)
+            if None not in spacings:  # one block of a wide dtype tells for all
+                spacings.append(spacing_energy(after, step))
+            add_product(first_BN, block, self.start)
         return _Seen(energy, num_changed, largest, _sum(spacings), first_BN.T.double())
 
 
@@ -274,27 +282,6 @@ def _subtract(before: torch.Tensor, after: torch.Tensor, out: torch.Tensor) -> t
     if torch.float64 in (before.dtype, after.dtype):
         return out.copy_(after.double() - before.double())
     return torch.sub(after.float(), before.float(), out=out)
-
-
-def _product(values_MN: torch.Tensor, block_NB: np.ndarray) -> np.ndarray:
-    """``W^T (W Q)``: products in float32, of a few blocks of rows each; their sum in float64."""
-    block = torch.from_numpy(block_NB).float()
-    num_rows, num_columns = values_MN.shape
-
-    def multiply(first_row: int, after_last: int) -> torch.Tensor:
-        total_BN = torch.zeros(block.T.shape)
-        for begin, end in row_blocks(num_columns, first_row, after_last):
-            _add_product(total_BN, values_MN[begin:end], block)
-        return total_BN.T.double()
-
-    total = reduce(torch.add, map_stripes(multiply, num_rows, num_columns))
-    return np.asarray(total.numpy())
-
-
-def _add_product(total_BN: torch.Tensor, rows: torch.Tensor, block: torch.Tensor) -> None:
-    """Add ``(W^T (W Q))^T`` of some rows of W."""
-    # With the wide matrix on the right, the second product is a tenth faster.
-    total_BN.addmm_((rows @ block).T, rows)
 
 
 def _exact(values_MN: torch.Tensor, top: int) -> Spectrum:

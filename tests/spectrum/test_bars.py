@@ -1,0 +1,61 @@
+"""What the bars are made of: against exact fractions, SciPy's quantiles and drawn matrices."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from gradmass.metrics.bars import MISS, least_singular_value, orthonormal_polynomials, upper_ends
+
+
+def test_the_least_singular_value_of_one_row_is_the_quantile_of_chi():
+    for width in (2, 16, 17, 24, 72):
+        assert least_singular_value(width, 1) ** 2 == pytest.approx(chi2.ppf(MISS, width), rel=1e-6)
+
+
+@pytest.mark.parametrize(("width", "k"), [(16, 2), (16, 8), (20, 5), (12, 12)])
+def test_drawn_matrices_fall_below_the_least_singular_value_as_rarely_as_it_says(width, k):
+    miss, num_draws = 0.01, 20_000
+    draws = np.random.default_rng(0).normal(size=(num_draws, k, width))
+    least = np.linalg.svd(draws, compute_uv=False)[:, -1]
+    share = np.mean(least < least_singular_value(width, k, miss))
+    noise = np.sqrt(miss / num_draws)
+    assert 0.3 * miss < share < miss + 4 * noise
+
+
+def test_the_polynomials_have_the_least_quadratic_form_for_their_value():
+    # min_p sum w p(t)^2 with p(x) = 1 over p = a + b t: by Lagrange, 1 / (v^T M^-1 v) with the
+    # moment matrix M and v = (1, x).
+    nodes, weights, x = [1.0, 2.0, 4.0], [3.0, 1.0, 2.0], 5
+    moments = [
+        sum(Fraction(w) * Fraction(t) ** k for t, w in zip(nodes, weights, strict=True))
+        for k in range(3)
+    ]
+    determinant = moments[0] * moments[2] - moments[1] ** 2
+    form = (moments[2] - 2 * x * moments[1] + x * x * moments[0]) / determinant
+    at_nodes, at_x = orthonormal_polynomials(
+        np.array(nodes), np.array(weights), 2, np.array([float(x)])
+    )
+    np.testing.assert_allclose((at_nodes * weights) @ at_nodes.T, np.eye(2), atol=1e-12)
+    assert np.sum(at_x**2) == pytest.approx(float(form), rel=1e-12)
+
+
+def test_there_are_no_more_polynomials_than_nodes():
+    at_nodes, at_x = orthonormal_polynomials(
+        np.array([2.0, 1.0]), np.array([1.0, 1.0]), 5, np.array([3.0])
+    )
+    assert at_nodes.shape == (2, 2)
+    assert at_x.shape == (2, 1)
+
+
+def test_one_block_without_residuals_tells_nothing_and_an_exact_one_much():
+    starts = np.eye(3, 16) * 4
+    ritz = np.array([4.0, 2.0, 1.0])
+    unknown = upper_ends(ritz, np.full(3, 9.0), starts, 1, 2)
+    assert np.isinf(unknown).all()
+    # The rest is as small as a residual: 4 sqrt(e) over the distance is what its weight allows.
+    known = upper_ends(
+        ritz, np.array([0.0, 0.0, 0.0]), np.diag([4.0, 4, 0.1]) @ np.eye(3, 16), 1, 2
+    )
+    np.testing.assert_allclose(known, ritz[:2], rtol=2e-6)
