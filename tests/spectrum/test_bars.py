@@ -49,13 +49,33 @@ def test_there_are_no_more_polynomials_than_nodes():
     assert at_x.shape == (2, 1)
 
 
-def test_one_block_without_residuals_tells_nothing_and_an_exact_one_much():
-    starts = np.eye(3, 16) * 4
-    ritz = np.array([4.0, 2.0, 1.0])
-    unknown = upper_ends(ritz, np.full(3, 9.0), starts, 1, 2)
-    assert np.isinf(unknown).all()
-    # The rest is as small as a residual: 4 sqrt(e) over the distance is what its weight allows.
-    known = upper_ends(
-        ritz, np.array([0.0, 0.0, 0.0]), np.diag([4.0, 4, 0.1]) @ np.eye(3, 16), 1, 2
-    )
-    np.testing.assert_allclose(known, ritz[:2], rtol=2e-6)
+def starts_of(*weights):
+    """Rows ``u_j^T S`` of these norms, each in a column of its own."""
+    return np.diag(weights) @ np.eye(len(weights), 16)
+
+
+def test_a_value_that_may_have_a_second_direction_needs_more_weight_than_the_first():
+    # With one block the polynomial is 1: the others together have the norm of their weights.
+    first, second = least_singular_value(16, 1), least_singular_value(16, 2)
+    ritz, none = np.array([4.0, 2.0, 1.0]), np.zeros(3)
+    between = upper_ends(ritz, none, starts_of(4, 4, (first + second) / 2), 1, 2)
+    np.testing.assert_allclose(between, [4.0, 4.0], rtol=2e-6)  # the second is known not to be more
+    below = upper_ends(ritz, none, starts_of(4, 4, 0.9 * second), 1, 2)
+    np.testing.assert_allclose(below, [4.0, 2.0], rtol=2e-6)
+    above = upper_ends(ritz, none, starts_of(4, 4, 1.1 * first), 1, 2)
+    assert np.isinf(above).all()
+
+
+def test_a_value_with_a_residual_ends_where_its_part_is_used_up():
+    # e |u^T S| / (x - t) = s
+    end = 4 + 0.02 * 3 / least_singular_value(16, 1)
+    (found,) = upper_ends(np.array([4.0, 1.0]), np.array([0.02, 0]), starts_of(3, 0), 1, 1)
+    assert end <= found < 4 + 1.08 * (end - 4)  # the next step of the search
+
+
+def test_two_nodes_leave_what_the_best_line_does():
+    # p(x) = 1 on a line through 0 at t = 1 leaves (2 - 1) / (x - 1) of the weight at t = 2, if it
+    # is the only one; as much as s at the end.
+    end = 1 + 4 / least_singular_value(16, 1)
+    found = upper_ends(np.array([2.0, 1.0]), np.array([9.0, 9.0]), starts_of(4, 1e4), 2, 1)
+    assert 0.99 * end <= found[0] < 1.08 * end

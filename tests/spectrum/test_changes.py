@@ -221,3 +221,10 @@ def test_an_entry_that_is_no_number_is_named_with_its_file(pair, entry_of, bad, 
 def test_identical_checkpoints_are_an_error(pair, entry_of):
     with pytest.raises(UsageError, match="hold the same weights: none of the 2 tensors"):
         entry_of(*pair(*[{"a": noise(3, 4), "b": noise(5)}] * 2))
+
+
+def test_zeros_of_either_sign_are_no_change(compared):
+    before, after = torch.zeros(40, 30), torch.zeros(40, 30)
+    after[::2] = -0.0
+    after[0, 0] = 1.0
+    assert compared(before, after)["changed_fraction"] == pytest.approx(1 / 1200)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gradmass.spectra import products
 from gradmass.spectra.blocks import Stripes
 from gradmass.spectra.products import Gram, are_float32, narrow_products
 
@@ -56,6 +57,19 @@ def test_products_of_rounded_numbers_are_told_from_float32():
     truncated = [(t.view(torch.int32) & ~0x1FFF).view(torch.float32) for t in (rows, block)]
     assert not are_float32(exact, truncated[0] @ truncated[1])  # TF32
     assert not are_float32(exact, exact.bfloat16().float())
+
+
+@pytest.mark.parametrize(("is_exact", "precision"), [(True, "medium"), (False, "highest")])
+def test_a_lower_precision_is_allowed_only_where_it_is_none(monkeypatch, is_exact, precision):
+    monkeypatch.setattr(products, "_is_exact", lambda num_columns, width: is_exact)
+    matrix, block = drawn(700, 300), drawn(300, 4, seed=1).double().numpy()
+    with narrow_products(300, 4):
+        assert torch.get_float32_matmul_precision() == precision
+    with Stripes() as stripes:
+        found = Gram(matrix, stripes).product(block)
+    exact = matrix.double().numpy().T @ (matrix.double().numpy() @ block)
+    if not is_exact:  # else it depends on the machine
+        assert np.linalg.norm(found - exact) < 2e-6 * np.linalg.norm(exact)
 
 
 def test_the_precision_of_torch_is_as_before_even_after_an_error():

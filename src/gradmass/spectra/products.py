@@ -88,8 +88,8 @@ def narrow_products(num_columns: int, width: int) -> Iterator[None]:
     """
     before = torch.get_float32_matmul_precision()
     try:
-        if _is_exact(num_columns, width):
-            torch.set_float32_matmul_precision("medium")
+        is_exact = _is_exact(num_columns, width)
+        torch.set_float32_matmul_precision("medium" if is_exact else "highest")
         yield
     finally:
         torch.set_float32_matmul_precision(before)
@@ -104,11 +104,10 @@ def _is_exact(num_columns: int, width: int) -> bool:
     row = torch.randn(num_columns, generator=generator)
     rows = row.repeat(max(1, BLOCK_ENTRIES // num_columns), 1)
     block = torch.randn(num_columns, width, generator=generator)
-    before, found = torch.get_float32_matmul_precision(), []
+    found = []
     for precision in ("highest", "medium"):
         torch.set_float32_matmul_precision(precision)
         found.append((rows @ block, (rows @ block).T @ rows))
-    torch.set_float32_matmul_precision(before)
     return all(starmap(are_float32, zip(*found, strict=True)))
 
 
