@@ -30,6 +30,8 @@ ROUNDING = 1e-6
 """Of a product in float32, relative to the largest eigenvalue; every bar is that much wider."""
 EXHAUSTED = 1e-5
 """Width of the bars where rounding is all that is left of the last block, likewise."""
+WEAK = 1e-3
+"""Share of the largest eigenvalue below which a block is made orthogonal to the basis twice."""
 FLOOR = 3e-6
 """Singular values below this share of the first are rounding."""
 
@@ -226,8 +228,10 @@ class _KrylovSpace:
         part_DB = self._basis_ND.T @ image_NB
         self._diagonalise(part_DB)
         rest_NB = image_NB - self._basis_ND @ part_DB
-        rest_NB -= self._basis_ND @ (self._basis_ND.T @ rest_NB)
         U_NB, norms_B, Vt_BB = np.linalg.svd(rest_NB, full_matrices=False)
+        if norms_B[-1] < WEAK * self.ritz_D[0]:  # beside it, rounding has part in the basis
+            rest_NB -= self._basis_ND @ (self._basis_ND.T @ rest_NB)
+            U_NB, norms_B, Vt_BB = np.linalg.svd(rest_NB, full_matrices=False)
         is_new_B = norms_B > ROUNDING * self.ritz_D[0]
         self.is_exhausted = not is_new_B.any()  # the start has no part in any other direction
         self._next_NB, self._link_CB = U_NB[:, is_new_B], (norms_B[:, None] * Vt_BB)[is_new_B]
