@@ -16,7 +16,7 @@ from transformers import (
 
 from gradmass.training import lean as lean_module
 from gradmass.training.decoder import LeanDecoder, ModelDecoder, decoder
-from gradmass.training.lean import FEW_SCORES, answer_states, is_lean
+from gradmass.training.lean import FEW_SCORES, is_lean, lean_answer_states
 
 SHAPE = {
     "vocab_size": 21,
@@ -93,7 +93,7 @@ def own_states(model, n):
 
 
 def lean_states(model):
-    states_NTD = answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT)
+    states_NTD = lean_answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT)
     return [states_NTD[n, :length] for n, length in enumerate(LENGTHS)]
 
 
@@ -126,7 +126,7 @@ def test_so_are_the_gradients_of_all_parameters(model, few_scores, monkeypatch):
 
 
 def test_one_token_needs_the_prompt_alone(model):
-    states_N1D = answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT[:, :1])
+    states_N1D = lean_answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT[:, :1])
     for n in range(len(LENGTHS)):
         torch.testing.assert_close(states_N1D[n], own_states(model, n)[:1], rtol=1e-4, atol=1e-5)
 

@@ -150,7 +150,7 @@ class Lean:
         return tuple(x_NTHD.transpose(1, 2) for x_NTHD in (queries_NTHD, keys_NTHD, values_NTHD))
 
 
-def answer_states(
+def lean_answer_states(
     model: PreTrainedModel, prompt_PT: Tensor, mask_PT: Tensor, row_N: Tensor, answer_NT: Tensor
 ) -> Tensor:
     """Hidden states that answer tokens are drawn from; each prompt is read once for its answers.

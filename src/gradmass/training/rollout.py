@@ -118,20 +118,16 @@ def sample(
     draws_BT = torch.as_tensor(uniforms_BT, device=device)
     shape = (num_rollouts, max_new_tokens)
     answer_BT = torch.full(shape, tokenizer.pad_token_id, device=device)
-    mask_BT = torch.zeros(shape, dtype=torch.bool, device=device)
     logprobs_BT, entropy_BT = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-    is_ended_B = torch.zeros(num_rollouts, dtype=torch.bool, device=device)
     writer = decoder(model, prompt_PT, mask_PT, row_B, max_new_tokens)
-    rows_N, is_live_N1 = torch.arange(num_rollouts, device=device), ~is_ended_B[:, None]
+    rows_N = torch.arange(num_rollouts, device=device)
+    is_live_N1 = torch.ones((num_rollouts, 1), dtype=torch.bool, device=device)
     for t in range(max_new_tokens):
         token_N1, logprob_N1, entropy_N1 = _draw(writer.logits_BV, draws_BT[rows_N, t, None])
-        live_N = is_live_N1[:, 0]
-        live = rows_N[live_N]
-        answer_BT[live, t], mask_BT[live, t] = token_N1[live_N, 0], True
-        logprobs_BT[live, t] = logprob_N1[live_N, 0].float()
-        entropy_BT[live, t] = entropy_N1[live_N, 0].float()
+        answer_BT[rows_N, t] = token_N1[:, 0]
+        logprobs_BT[rows_N, t] = logprob_N1[:, 0].float()
+        entropy_BT[rows_N, t] = entropy_N1[:, 0].float()
         was_live_N1, is_live_N1 = is_live_N1, is_live_N1 & ~torch.isin(token_N1, ends)
-        is_ended_B[live] = ~is_live_N1[live_N, 0]
         if t + 1 == max_new_tokens or not bool(is_live_N1.any()):
             break
         kept = writer.retire(is_live_N1[:, 0])
@@ -139,14 +135,18 @@ def sample(
             rows_N, token_N1 = rows_N[kept], token_N1[kept]
             was_live_N1 = is_live_N1 = is_live_N1[kept]
         writer.feed(token_N1, was_live_N1)
+    answer_BT = answer_BT[:, : t + 1]
+    is_end_BT = torch.isin(answer_BT, ends)
+    # What an answer's row was given after its end means nothing.
+    mask_BT = is_end_BT.cumsum(1) - is_end_BT.long() == 0
     return Rollouts(
         prompt_BT=prompt_PT[row_B],
         prompt_mask_BT=mask_PT[row_B],
-        answer_BT=answer_BT[:, : t + 1],
-        answer_mask_BT=mask_BT[:, : t + 1],
-        logprobs_BT=logprobs_BT[:, : t + 1],
-        entropy_BT=entropy_BT[:, : t + 1],
-        is_ended_B=is_ended_B,
+        answer_BT=answer_BT.where(mask_BT, tokenizer.pad_token_id),
+        answer_mask_BT=mask_BT,
+        logprobs_BT=logprobs_BT[:, : t + 1].where(mask_BT, 0.0),
+        entropy_BT=entropy_BT[:, : t + 1].where(mask_BT, 0.0),
+        is_ended_B=is_end_BT.any(1),
     )
 
 
