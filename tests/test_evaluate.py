@@ -119,24 +119,33 @@ def test_batches_of_any_size_give_the_same(
         assert getattr(again, name) == pytest.approx(getattr(few_evaluated, name), rel=1e-5)
 
 
-def test_a_forward_pass_holds_no_more_tokens_than_allowed(monkeypatch, shipped, few):
+@pytest.mark.parametrize("is_shipped", [True, False])
+def test_a_forward_pass_holds_no_more_tokens_than_allowed(
+    monkeypatch, shipped, other_policy, few, is_shipped
+):
     model, tokenizer = shipped
-    sizes = []
+    sizes, states = [], evaluate.prompted_states
 
-    class Counting(type(model)):
-        def __call__(self, **kwargs):
-            sizes.append((kwargs.get("cache") is not None, kwargs["input_ids"].numel()))
-            return model(**kwargs)
+    def counted(*arguments):
+        sizes.append(arguments[4].numel())
+        return states(*arguments)
 
-    spy = object.__new__(Counting)
-    spy.__dict__ = model.__dict__
+    monkeypatch.setattr(evaluate, "prompted_states", counted)
     monkeypatch.setattr(evaluate, "TOKENS_AT_ONCE", 100)
-    evaluate_exactly(spy, tokenizer, COUNTDOWN, few)
-    answer_sizes = [size for is_answer, size in sizes if is_answer]
+    evaluate_exactly(model if is_shipped else other_policy, tokenizer, COUNTDOWN, few)
     num_answers = sum(len(COUNTDOWN.solutions(problem)) for problem in few)
-    assert 0 < max(answer_sizes) <= 100
+    assert 0 < max(sizes) <= 100
     # And not many fewer: an answer a batch would be slow.
-    assert len(answer_sizes) < num_answers / 3
+    assert len(sizes) < num_answers / 3
+
+
+def test_an_impossible_padding_token_does_not_matter(policy, tokenizer, few):
+    def without_padding(_, __, logits):
+        return logits.index_fill(-1, torch.tensor([tokenizer.pad_token_id]), -math.inf)
+
+    policy.lm_head.register_forward_hook(without_padding)
+    exact = evaluate_exactly(policy, tokenizer, COUNTDOWN, few)
+    check_against_literal(policy, tokenizer, few, exact)
 
 
 def test_the_order_of_problems_changes_nothing(shipped, few, few_evaluated):

@@ -38,7 +38,8 @@ def test_weights_gradients_moments_and_copies_are_those_that_exist():
 
 def test_a_pass_keeps_about_what_is_reckoned(shipped):
     model, tokenizer = shipped
-    rollouts = sample(model, tokenizer, ["1,2,3=4:"] * 8, uniforms((64, 20), 0, "test"))
+    prompts = [f"{i},{j},3=4:" for i in range(1, 9) for j in range(1, 9)]  # none is shared
+    rollouts = sample(model, tokenizer, prompts, uniforms((64, 20), 0, "test"))
     num_tokens = rollouts.prompt_BT.numel() + rollouts.answer_BT.numel()
     kept: dict[int, int] = {}
 

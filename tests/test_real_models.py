@@ -200,6 +200,7 @@ def test_checkpointed_blocks_give_the_same_gradient_and_are_computed_again(shipp
     calls = []
     policy.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
     plain = copy.deepcopy(shipped[0])
+    plain.model.layers[0].self_attn.register_forward_hook(lambda *_: None)  # by its own forward
     for model in (policy, plain):
         answer_logprobs(model, rollouts, torch.arange(4)).sum().backward()
     assert len(calls) == 2

@@ -14,6 +14,15 @@ State: TypeAlias = dict[str, Any]
 """What a weight carries from step to step. Plain JSON, so that every engine can checkpoint it."""
 
 
+def shortened(text: str) -> str:
+    """The start of a text, of 80 characters at most, for a message.
+
+    >>> shortened("9" * 100)[-6:]
+    '999...'
+    """
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 class UsageError(ValueError):
     """Input that cannot be used: one line that shows the offending value and the way out.
 

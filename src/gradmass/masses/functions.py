@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gradmass.types import Array, State, UsageError
+from gradmass.types import Array, State, UsageError, shortened
 from gradmass.weights import Groups, Weight
 
 
@@ -60,10 +60,6 @@ class FunctionWeight(Weight):
             shown = " ".join(str(given).split())
             raise UsageError(
                 f"{self.source} must return a finite weight for each rollout; for the rewards "
-                f"{_shortened(str(rewards_N.tolist()))} it gave {_shortened(shown)}"
+                f"{shortened(str(rewards_N.tolist()))} it gave {shortened(shown)}"
             )
         return weights_N
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."

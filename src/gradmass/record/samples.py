@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gradmass.record.files import json_line, lock, write_json
-from gradmass.types import UsageError
+from gradmass.types import UsageError, shortened
 
 SCHEMA = 1
 """Version of the layout; a folder of another version is refused."""
@@ -205,8 +205,8 @@ def _check_same(path: Path, stored: Mapping[str, Any], config: Mapping[str, Any]
         old, new = was.get(key), now.get(key)
         if old != new:
             raise UsageError(
-                f"{path} holds an evaluation with {key} = {_short(old)}, here it is {_short(new)}; "
-                "name another folder with --out"
+                f"{path} holds an evaluation with {key} = {shortened(repr(old))}, here it is "
+                f"{shortened(repr(new))}; name another folder with --out"
             )
     if stored[GROWS] > config[GROWS]:
         raise UsageError(
@@ -221,11 +221,6 @@ def _flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     for key, value in table.items():
         flat |= _flat(value, f"{place}{key}.") if isinstance(value, dict) else {place + key: value}
     return flat
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 80 else f"{text[:76]} ..."
 
 
 def _env_with(stored: Any, env: Mapping[str, Any]) -> dict[str, Any]:

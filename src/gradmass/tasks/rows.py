@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gradmass.registry import nearest
-from gradmass.types import UsageError
+from gradmass.types import UsageError, shortened
 
 HUB = "hub:"
 """What a path begins with that ``datasets.load_dataset`` shall read."""
@@ -79,7 +79,7 @@ class Row:
         """
         value = self[name]
         if not isinstance(value, str):
-            raise self.error(f"field {name!r} must be a text, got {_short(value)}")
+            raise self.error(f"field {name!r} must be a text, got {shortened(repr(value))}")
         if not value.strip():
             raise self.error(f"field {name!r} is empty")
         try:
@@ -116,7 +116,9 @@ class Row:
             raise self.error(f"field {name!r} is no JSON ({error})") from error
         if not isinstance(value, kind):
             what = "list" if kind is list else "object"
-            raise self.error(f"field {name!r} must hold a JSON {what}, got {_short(value)}")
+            raise self.error(
+                f"field {name!r} must hold a JSON {what}, got {shortened(repr(value))}"
+            )
         return value
 
 
@@ -209,7 +211,7 @@ def _row(
     file: str, number: int, value: Any, defect: str | None, columns: Collection[str] | None
 ) -> Row:
     if defect is None and not isinstance(value, dict):
-        defect = f"must be a JSON object, got {_short(value)}"
+        defect = f"must be a JSON object, got {shortened(repr(value))}"
     if defect is not None:
         return Row(file, number, {}, (), defect)
     kept = {key: value[key] for key in value if columns is None or key.lower() in columns}
@@ -285,8 +287,3 @@ def _not_installed(place: str, error: ModuleNotFoundError) -> UsageError:
     return UsageError(
         f"reading {place} needs {error.name}, which is not installed: pip install 'gradmass[tasks]'"
     )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import Recipe
@@ -22,7 +21,7 @@ from gradmass.training.generate import LocalEngine, default_batch_size
 from gradmass.training.model import longest_prompt
 from gradmass.training.probes.change import ChangeProbe
 from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens
-from gradmass.training.terms import hidden_terms, logits_at_once
+from gradmass.training.terms import prompted_states, terms_of_states
 from gradmass.types import UsageError
 
 KS = (1, 10, 100)
@@ -240,46 +239,18 @@ def _score_batch(
     prompt_PT, mask_PT = encode_prompts(tokenizer, [prompts[i] for i in which], model.device)
     position_of = {i: row for row, i in enumerate(which)}
     row_N = torch.tensor([position_of[i] for _, i, _, _ in batch], device=model.device)
-    output = model(
-        input_ids=prompt_PT,
-        attention_mask=mask_PT,
-        position_ids=(mask_PT.cumsum(1) - 1).clamp(min=0),
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    output.cache.batch_select_indices(row_N)
     width = max(length for length, _, _, _ in batch)
     answer_NT = torch.tensor(
         [tokens + [tokenizer.pad_token_id] * (width - length) for length, _, _, tokens in batch],
         device=model.device,
     )
     length_N = torch.tensor([length for length, _, _, _ in batch], device=model.device)
-    step_T = torch.arange(width, device=model.device)
-    answer_mask_NT = step_T < length_N[:, None]
-    first_NV = output.logits[row_N, -1].float().log_softmax(-1)
-    logprobs_NT = first_NV.gather(-1, answer_NT[:, :1])
-    if width > 1:
-        inputs = {
-            "input_ids": answer_NT[:, :-1],
-            "attention_mask": torch.cat([mask_PT[row_N], answer_mask_NT[:, :-1]], dim=1),
-            "position_ids": mask_PT[row_N].sum(1, keepdim=True) + step_T[:-1],
-            "cache": output.cache,
-            "use_cache": True,
-        }
-        if answer_NT[:, 1:].numel() * first_NV.shape[1] <= logits_at_once(model):
-            rest_NTV = model(**inputs).logits.float().log_softmax(-1)
-            rest_NT = rest_NTV.gather(-1, answer_NT[:, 1:, None]).squeeze(-1)
-        else:
-            hidden_NTD = model.base_model(**inputs).last_hidden_state
-            is_there_NT = answer_mask_NT[:, 1:]
-            rest_M, _ = hidden_terms(
-                model, hidden_NTD[is_there_NT], answer_NT[:, 1:][is_there_NT], with_entropy=False
-            )
-            rest_NT = torch.zeros(is_there_NT.shape, device=model.device)
-            rest_NT = rest_NT.masked_scatter(is_there_NT, rest_M)
-        logprobs_NT = torch.cat([logprobs_NT, rest_NT], dim=1)
-    total_N: Tensor = torch.where(answer_mask_NT, logprobs_NT.double(), 0.0).sum(1)
-    return total_N.tolist()
+    answer_mask_NT = torch.arange(width, device=model.device) < length_N[:, None]
+    hidden_NTD = prompted_states(model, prompt_PT, mask_PT, row_N, answer_NT, answer_mask_NT)
+    logprobs_NT, _ = terms_of_states(
+        model, hidden_NTD, answer_NT, answer_mask_NT, with_entropy=False
+    )
+    return logprobs_NT.double().sum(1).tolist()
 
 
 def count_right(

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.evaluation.answers import Answer, Question, Sampling, stream_key
-from gradmass.training.rollout import Decoder, encode_prompts, pick
+from gradmass.training.decoder import Decoder, decoder
+from gradmass.training.rollout import encode_prompts, pick
 from gradmass.types import UsageError
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 65_536}
@@ -101,8 +102,8 @@ class LocalEngine:
         draws_BT = torch.as_tensor(np.stack(rows), device=device)
         try:
             prompts_PT = encode_prompts(self._tokenizer, prompts, device)
-            decoder = Decoder(self._model, *prompts_PT, row_B, draws_BT.shape[1])
-            tokens_BT, length_B, is_ended_B = self._write(decoder, draws_BT)
+            writer = decoder(self._model, *prompts_PT, row_B, draws_BT.shape[1])
+            tokens_BT, length_B, is_ended_B = self._write(writer, draws_BT)
         except torch.OutOfMemoryError as error:
             raise UsageError(
                 f"not enough memory for {len(batch)} answers at once: give a smaller --batch-size"
@@ -123,7 +124,7 @@ class LocalEngine:
             )
         ]
 
-    def _write(self, decoder: Decoder, draws_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _write(self, writer: Decoder, draws_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens of the answers, padded; how many are each one's; and whether it ended."""
         ends = torch.tensor(sorted(self._ends), device=draws_BT.device)
         token_BT = torch.full_like(draws_BT, self._tokenizer.pad_token_id, dtype=torch.long)
@@ -134,7 +135,7 @@ class LocalEngine:
             ~is_ended_B[:, None],
         )
         for t in range(draws_BT.shape[1]):
-            token_N1 = _draw(decoder.logits_BV, draws_BT[rows_N, t, None], self._sampling)
+            token_N1 = _draw(writer.logits_BV, draws_BT[rows_N, t, None], self._sampling)
             live_N = is_live_N1[:, 0]
             live = rows_N[live_N]
             token_BT[live, t], length_B[live] = token_N1[live_N, 0], t + 1
@@ -147,11 +148,11 @@ class LocalEngine:
             is_ended_B[live] = ~is_live_N1[live_N, 0]
             if t + 1 == draws_BT.shape[1] or not bool(is_live_N1.any()):
                 break
-            kept = decoder.retire(is_live_N1[:, 0])
+            kept = writer.retire(is_live_N1[:, 0])
             if kept is not None:
                 rows_N, token_N1 = rows_N[kept], token_N1[kept]
                 was_live_N1 = is_live_N1 = is_live_N1[kept]
-            decoder.feed(token_N1, was_live_N1)
+            writer.feed(token_N1, was_live_N1)
         return token_BT[:, : t + 1], length_B, is_ended_B
 
     def _is_stopped(self, tail_NT: Tensor, is_live_N1: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Sampling: G answers to each prompt from the policy, with log-probabilities and entropies."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from gradmass.training.cache import make_room
+from gradmass.training.decoder import decoder
 from gradmass.training.terms import LOGITS_AT_ONCE, answer_token_terms
 from gradmass.types import UsageError
 
@@ -47,10 +46,6 @@ class Rollouts:
 
 ENTROPY_KIND = "exact softmax entropy, temperature 1, mean over answer tokens with end token"
 """What ``Rollouts.mean_entropy_nats`` is; entropies of another kind are other numbers."""
-VECTOR = 32
-"""Numbers that the widest vector loops treat at once."""
-RETIRE_AT = 0.75
-"""Share of the rows being computed below which those of answers that ended are dropped."""
 DIVERGED = "the policy gives NaN or infinite logits: it has diverged (try a smaller optim.lr)"
 
 
@@ -94,78 +89,6 @@ def encode_prompts(
     return encoded["input_ids"].to(device), encoded["attention_mask"].bool().to(device)
 
 
-class Decoder:
-    """A policy that read its prompts and writes answers token by token, with a KV cache.
-
-    Each prompt is read once and its cache repeated for each of its answers.
-
-    Args:
-        model: The policy.
-        prompt_PT: Prompt tokens, padded on the left.
-        mask_PT: True where a prompt token is no padding.
-        row_B: Which prompt each answer belongs to.
-        max_new_tokens: Longest answer.
-
-    Attributes:
-        logits_BV: Of the next token of each answer.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        prompt_PT: Tensor,
-        mask_PT: Tensor,
-        row_B: Tensor,
-        max_new_tokens: int,
-    ) -> None:
-        positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-        output = model(
-            input_ids=prompt_PT,
-            attention_mask=mask_PT,
-            position_ids=positions_PT,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        make_room(output.cache, row_B, max_new_tokens - 1)
-        self._model, self._cache = model, output.cache
-        self._mask_BT, self._position_B1 = mask_PT[row_B], positions_PT[row_B, -1:]
-        self.logits_BV = output.logits[row_B, -1]
-
-    def feed(self, token_B1: Tensor, is_live_B1: Tensor) -> None:
-        """Append a token to each answer; one that is not live is padding."""
-        self._mask_BT = torch.cat([self._mask_BT, is_live_B1], dim=1)
-        self._position_B1 = self._position_B1 + 1
-        output = self._model(
-            input_ids=token_B1,
-            attention_mask=self._mask_BT,
-            position_ids=self._position_B1,
-            cache=self._cache,
-            use_cache=True,
-        )
-        self.logits_BV = output.logits[:, -1]
-
-    def retire(self, is_live_N: Tensor) -> Tensor | None:
-        """Drop the rows of answers that ended, once they are many; call it before ``feed``.
-
-        Vector instructions leave an odd rest to scalar ones, whose last bits differ. So that no
-        number depends on how many rows are left, enough dead ones stay to fill whole vectors.
-
-        Args:
-            is_live_N: Which of the rows go on.
-
-        Returns:
-            The rows that stay, in their order; None if all do.
-        """
-        step = VECTOR // math.gcd(VECTOR, self.logits_BV.shape[-1])
-        num_kept = -(-int(is_live_N.sum()) // step) * step
-        if num_kept > RETIRE_AT * len(is_live_N):
-            return None
-        kept = (~is_live_N).to(torch.uint8).argsort(stable=True)[:num_kept].sort().values
-        self._cache.batch_select_indices(kept)
-        self._mask_BT, self._position_B1 = self._mask_BT[kept], self._position_B1[kept]
-        return kept
-
-
 @torch.inference_mode()
 def sample(
     model: PreTrainedModel,
@@ -195,35 +118,35 @@ def sample(
     draws_BT = torch.as_tensor(uniforms_BT, device=device)
     shape = (num_rollouts, max_new_tokens)
     answer_BT = torch.full(shape, tokenizer.pad_token_id, device=device)
-    mask_BT = torch.zeros(shape, dtype=torch.bool, device=device)
     logprobs_BT, entropy_BT = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-    is_ended_B = torch.zeros(num_rollouts, dtype=torch.bool, device=device)
-    decoder = Decoder(model, prompt_PT, mask_PT, row_B, max_new_tokens)
-    rows_N, is_live_N1 = torch.arange(num_rollouts, device=device), ~is_ended_B[:, None]
+    writer = decoder(model, prompt_PT, mask_PT, row_B, max_new_tokens)
+    rows_N = torch.arange(num_rollouts, device=device)
+    is_live_N1 = torch.ones((num_rollouts, 1), dtype=torch.bool, device=device)
     for t in range(max_new_tokens):
-        token_N1, logprob_N1, entropy_N1 = _draw(decoder.logits_BV, draws_BT[rows_N, t, None])
-        live_N = is_live_N1[:, 0]
-        live = rows_N[live_N]
-        answer_BT[live, t], mask_BT[live, t] = token_N1[live_N, 0], True
-        logprobs_BT[live, t] = logprob_N1[live_N, 0].float()
-        entropy_BT[live, t] = entropy_N1[live_N, 0].float()
+        token_N1, logprob_N1, entropy_N1 = _draw(writer.logits_BV, draws_BT[rows_N, t, None])
+        answer_BT[rows_N, t] = token_N1[:, 0]
+        logprobs_BT[rows_N, t] = logprob_N1[:, 0].float()
+        entropy_BT[rows_N, t] = entropy_N1[:, 0].float()
         was_live_N1, is_live_N1 = is_live_N1, is_live_N1 & ~torch.isin(token_N1, ends)
-        is_ended_B[live] = ~is_live_N1[live_N, 0]
         if t + 1 == max_new_tokens or not bool(is_live_N1.any()):
             break
-        kept = decoder.retire(is_live_N1[:, 0])
+        kept = writer.retire(is_live_N1[:, 0])
         if kept is not None:
             rows_N, token_N1 = rows_N[kept], token_N1[kept]
             was_live_N1 = is_live_N1 = is_live_N1[kept]
-        decoder.feed(token_N1, was_live_N1)
+        writer.feed(token_N1, was_live_N1)
+    answer_BT = answer_BT[:, : t + 1]
+    is_end_BT = torch.isin(answer_BT, ends)
+    # What an answer's row was given after its end means nothing.
+    mask_BT = is_end_BT.cumsum(1) - is_end_BT.long() == 0
     return Rollouts(
         prompt_BT=prompt_PT[row_B],
         prompt_mask_BT=mask_PT[row_B],
-        answer_BT=answer_BT[:, : t + 1],
-        answer_mask_BT=mask_BT[:, : t + 1],
-        logprobs_BT=logprobs_BT[:, : t + 1],
-        entropy_BT=entropy_BT[:, : t + 1],
-        is_ended_B=is_ended_B,
+        answer_BT=answer_BT.where(mask_BT, tokenizer.pad_token_id),
+        answer_mask_BT=mask_BT,
+        logprobs_BT=logprobs_BT[:, : t + 1].where(mask_BT, 0.0),
+        entropy_BT=entropy_BT[:, : t + 1].where(mask_BT, 0.0),
+        is_ended_B=is_end_BT.any(1),
     )
 
 

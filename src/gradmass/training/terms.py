@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
+from gradmass.training.lean import is_lean, lean_answer_states
 from gradmass.types import UsageError
 
 LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 27}
@@ -43,6 +44,12 @@ def answer_token_terms(
         Shapes ``[N, T]``, float32, 0 at padding. A word that is impossible adds nothing to an
         entropy.
     """
+    if is_lean(model):
+        both_NT = torch.cat([prompt_mask_NT, prompt_NT], dim=1)
+        both_PT, row_N = torch.unique(both_NT, dim=0, return_inverse=True)
+        mask_PT, prompt_PT = both_PT.chunk(2, dim=1)
+        hidden_NTD = lean_answer_states(model, prompt_PT, mask_PT.bool(), row_N, answer_NT)
+        return terms_of_states(model, hidden_NTD, answer_NT, mask_NT, with_entropy=with_entropy)
     tokens_NT = torch.cat([prompt_NT, answer_NT], dim=1)
     attention_NT = torch.cat([prompt_mask_NT, mask_NT], dim=1)
     inputs = {
@@ -51,15 +58,72 @@ def answer_token_terms(
         "position_ids": (attention_NT.cumsum(1) - 1).clamp(min=0),
         "use_cache": False,
     }
-    num_words = model.get_output_embeddings().weight.shape[0]
-    if answer_NT.numel() * num_words <= logits_at_once(model):
+    if _are_few(model, answer_NT):
         logits_NTV = model(**inputs, logits_to_keep=answer_NT.shape[1] + 1).logits[:, :-1]
-        logprobs_NT, entropy_NT = _terms(logits_NTV, answer_NT, with_entropy)
-        return logprobs_NT * mask_NT, None if entropy_NT is None else entropy_NT * mask_NT
-    hidden_NTD = model.base_model(**inputs).last_hidden_state
-    hidden_MD = hidden_NTD[:, -answer_NT.shape[1] - 1 : -1][mask_NT]
+        return _terms(logits_NTV, answer_NT, mask_NT, with_entropy)
+    hidden_NTD = model.base_model(**inputs).last_hidden_state[:, -answer_NT.shape[1] - 1 : -1]
+    return terms_of_states(model, hidden_NTD, answer_NT, mask_NT, with_entropy=with_entropy)
+
+
+def prompted_states(
+    model: PreTrainedModel,
+    prompt_PT: Tensor,
+    prompt_mask_PT: Tensor,
+    row_N: Tensor,
+    answer_NT: Tensor,
+    mask_NT: Tensor,
+) -> Tensor:
+    """Hidden states that answer tokens are drawn from; each prompt is read once for its answers.
+
+    Args:
+        model: The policy.
+        prompt_PT: Prompt tokens, padded on the left.
+        prompt_mask_PT: True where one is no padding.
+        row_N: Which prompt each answer belongs to.
+        answer_NT: Answer tokens, padded on the right.
+        mask_NT: True where one is no padding.
+
+    Returns:
+        Shape ``[N, T, D]``; what stands at padding means nothing.
+    """
+    if is_lean(model):
+        return lean_answer_states(model, prompt_PT, prompt_mask_PT, row_N, answer_NT)
+    output = model.base_model(
+        input_ids=prompt_PT,
+        attention_mask=prompt_mask_PT,
+        position_ids=(prompt_mask_PT.cumsum(1) - 1).clamp(min=0),
+        use_cache=True,
+    )
+    first_N1D = output.last_hidden_state[row_N, -1:]
+    if answer_NT.shape[1] == 1:
+        return first_N1D
+    output.cache.batch_select_indices(row_N)
+    step_T = torch.arange(answer_NT.shape[1] - 1, device=model.device)
+    seen_NT = torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1)
+    rest_NTD = model.base_model(
+        input_ids=answer_NT[:, :-1],
+        attention_mask=seen_NT,
+        position_ids=prompt_mask_PT[row_N].sum(1, keepdim=True) + step_T,
+        cache=output.cache,
+        use_cache=True,
+    ).last_hidden_state
+    return torch.cat([first_N1D, rest_NTD], dim=1)
+
+
+def terms_of_states(
+    model: PreTrainedModel,
+    hidden_NTD: Tensor,
+    answer_NT: Tensor,
+    mask_NT: Tensor,
+    *,
+    with_entropy: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """``answer_token_terms``, given the hidden states that the tokens are drawn from."""
+    if _are_few(model, answer_NT):
+        logits_MV = logits_of_hidden(model, hidden_NTD.flatten(0, 1))
+        return _terms(logits_MV.view(*answer_NT.shape, -1), answer_NT, mask_NT, with_entropy)
     logprobs_M, entropy_M = hidden_terms(
-        model, hidden_MD, answer_NT[mask_NT], with_entropy=with_entropy
+        model, hidden_NTD[mask_NT], answer_NT[mask_NT], with_entropy=with_entropy
     )
     zeros_NT = torch.zeros(mask_NT.shape, device=mask_NT.device)
     return (
@@ -82,11 +146,10 @@ def hidden_terms(
     Returns:
         Shapes ``[M]``, float32.
     """
-    num_words = model.get_output_embeddings().weight.shape[0]
-    num_rows = max(1, logits_at_once(model) // num_words)
+    num_rows = max(1, _logits_at_once(model) // _num_words(model))
 
     def piece(hidden_CD: Tensor, token_C: Tensor) -> tuple[Tensor, Tensor | None]:
-        return _terms(logits_of_hidden(model, hidden_CD), token_C, with_entropy)
+        return _terms(logits_of_hidden(model, hidden_CD), token_C, None, with_entropy)
 
     pieces = [
         checkpoint(piece, hidden_CD, token_C, use_reentrant=False)
@@ -98,8 +161,16 @@ def hidden_terms(
     return logprobs_M, torch.cat([h_C for _, h_C in pieces]) if with_entropy else None
 
 
-def logits_at_once(model: PreTrainedModel) -> int:
-    """How many logits may exist at once on the model's device."""
+def _are_few(model: PreTrainedModel, answer_NT: Tensor) -> bool:
+    """Whether the logits of all answer tokens may exist at once."""
+    return answer_NT.numel() * _num_words(model) <= _logits_at_once(model)
+
+
+def _num_words(model: PreTrainedModel) -> int:
+    return len(model.get_output_embeddings().weight)
+
+
+def _logits_at_once(model: PreTrainedModel) -> int:
     return LOGITS_AT_ONCE["cpu" if model.device.type == "cpu" else "cuda"]
 
 
@@ -144,11 +215,16 @@ class _Given(nn.Module):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self._hidden_1ND)
 
 
-def _terms(logits_NV: Tensor, token_N: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each token and entropy of each row; any axes in front."""
+def _terms(
+    logits_NV: Tensor, token_N: Tensor, mask_N: Tensor | None, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each token and entropy of each row, 0 where masked; any axes in front."""
     logprobs_NV = logits_NV.float().log_softmax(-1)
     logprob_N = logprobs_NV.gather(-1, token_N[..., None]).squeeze(-1)
+    # where, not times: at padding, an impossible token would leave 0 times infinity.
+    logprob_N = logprob_N if mask_N is None else torch.where(mask_N, logprob_N, 0.0)
     if not with_entropy:
         return logprob_N, None
     finite_NV = logprobs_NV.clamp(min=torch.finfo(logprobs_NV.dtype).min)
-    return logprob_N, -(logprobs_NV.exp() * finite_NV).sum(-1)
+    entropy_N = -(logprobs_NV.exp() * finite_NV).sum(-1)
+    return logprob_N, entropy_N if mask_N is None else torch.where(mask_N, entropy_N, 0.0)

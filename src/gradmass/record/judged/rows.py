@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gradmass.record.judged.tally import NOT_GIVEN, Judged, Tally
-from gradmass.types import UsageError
+from gradmass.types import UsageError, shortened
 
 Row: TypeAlias = dict[str, Any]
 BATCH = 256
@@ -105,7 +105,7 @@ def batches(path: Path, size: int = BATCH) -> Iterator[tuple[list[int], list[Row
 def short(value: Any) -> str:
     """The start of a value, for a message."""
     text = value.decode(errors="replace").strip() if isinstance(value, bytes) else json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(text)
 
 
 def _by_split(

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradmass.rewards.maths.notation import clean, nesting
 from gradmass.rewards.maths.numbers import read_number, same_number
+from gradmass.types import shortened
 
 MAX_LENGTH = 2000
 """Characters of the longest answer, and gold, that is read."""
@@ -29,12 +30,7 @@ def shortcut(gold: str, answer: str) -> Judgement | None:
 
 
 def _judgement(is_same: bool, answer: str) -> Judgement:
-    return ("right" if is_same else "wrong"), _short(answer)
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 80 else text[:77] + "..."
+    return ("right" if is_same else "wrong"), shortened(" ".join(answer.split()))
 
 
 def judge(gold: str, answer: str) -> Generator[str, None, Judgement]:
@@ -60,7 +56,7 @@ def judge(gold: str, answer: str) -> Generator[str, None, Judgement]:
         return "error", f"the gold cannot be read: {error}"
     yield "gold"
     if _squeezed(gold) == _squeezed(answer):
-        return "right", _short(answer)
+        return "right", shortened(" ".join(answer.split()))
     try:
         return _judgement(same_form(gold_form, read(answer)), answer)
     except UnreadableError as error:
