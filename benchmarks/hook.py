@@ -35,6 +35,7 @@ from gradmass.engines.weigher import Batch, Weigher
 from gradmass.tables import load_recipe
 from gradmass.training.model import load_model
 from gradmass.weights import WEIGHTS
+from gradmass.weights.groups import consecutive
 
 NUM_PROMPTS, GROUP_SIZE = 1024, 16
 SIGNALS = frozenset({"successes_PG", "entropy_nats"})
@@ -167,7 +168,7 @@ def main() -> None:
     everyone = np.ones(len(rewards_B), dtype=bool)
     batch = Batch(
         rewards_B=rewards_B,
-        group_ids_B=np.arange(len(rewards_B)) // GROUP_SIZE,
+        layout=consecutive(len(rewards_B), GROUP_SIZE),
         successes_B=rewards_B == 1,
         mask_B=everyone,
         has_tokens_B=everyone,

@@ -10,6 +10,7 @@ from gradmass.engines.trl_checks import mixed_group
 from gradmass.engines.weigher import Batch, Weigher, uses_entropy
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
+from gradmass.weights.groups import layout
 
 TESTS = Path(__file__).parents[1]
 NONE = frozenset()
@@ -20,7 +21,7 @@ REWARDS = np.array([1.0, 0.0, 0.0, 1.0, np.nan])
 def batch(**changes):
     fields = {
         "rewards_B": REWARDS,
-        "group_ids_B": IDS,
+        "layout": layout(IDS),
         "successes_B": REWARDS == 1,
         "mask_B": ~np.isnan(REWARDS),
         "has_tokens_B": np.ones(5, dtype=bool),

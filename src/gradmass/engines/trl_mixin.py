@@ -25,6 +25,7 @@ from gradmass.engines.trl_window import Window, last_clip_shares
 from gradmass.engines.weigher import Batch, Mode, Weigher
 from gradmass.types import UsageError
 from gradmass.weights import Weight
+from gradmass.weights.groups import consecutive
 
 WRITTEN = "gradmass_weights"
 """Key of the copy that travels beside the advantages through TRL's shuffle and split."""
@@ -168,7 +169,7 @@ class WeightMixin(Base):
         successes_B, mask_B = self._gradmass_verdicts(rewards_B, by_func_BF)
         return Batch(
             rewards_B=rewards_B,
-            group_ids_B=np.arange(len(rewards_B)) // size,
+            layout=consecutive(len(rewards_B), size),
             successes_B=successes_B,
             mask_B=mask_B,
             has_tokens_B=gathered[:, 1] > 0,

@@ -9,6 +9,7 @@ from gradmass.engines.verl_settings import Settings
 from gradmass.engines.weigher import Batch
 from gradmass.rewards import Outcome
 from gradmass.types import UsageError
+from gradmass.weights.groups import layout
 
 PADDING = "pad"
 """Start of the group ids of verl's padding rows; those of rollouts are hexadecimal."""
@@ -96,7 +97,7 @@ def rollouts(
     return (
         Batch(
             rewards_B=rewards_R,
-            group_ids_B=uids_R,
+            layout=layout(uids_R),
             successes_B=successes_R,
             mask_B=mask_R,
             has_tokens_B=num_tokens_R > 0,
