@@ -187,12 +187,13 @@ def main() -> None:
         )
 
     # As a sampler makes them: equal texts, each an object of its own.
-    prompts = [f"{i // GROUP_SIZE:05d}".join([" " * 1000] * 2) for i in range(len(rewards_B))]
+    texts = [f"{i // GROUP_SIZE:05d}".join([" " * 1000] * 2) for i in range(len(rewards_B))]
+    inputs = [{"prompt": text} for text in texts]
     results = {
         "TRL's own": median_ms(lambda: own(rewards_BF), arguments.repeats),
         "fade, weighed and measured": weigh("fade"),
         "prompts of a group compared": median_ms(
-            lambda: mixed_group(prompts, GROUP_SIZE, 0), arguments.repeats
+            lambda: mixed_group(inputs, GROUP_SIZE, 0), arguments.repeats
         ),
         "fade, in shadow mode": weigh("fade", "shadow"),
         "grpo_std, weighed and measured": weigh("grpo_std"),

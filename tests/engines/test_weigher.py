@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit_are_refused(weights, mode, message):
     ],
 )
 def test_groups_of_four_by_position_that_mix_prompts_are_seen(prompts, start, rows):
-    message = mixed_group(prompts, 4, start)
+    message = mixed_group([{"prompt": prompt} for prompt in prompts], 4, start)
     assert bool(message) == (rows is not None)
     if rows:
         assert message.startswith(f"rows {rows} of a batch")
