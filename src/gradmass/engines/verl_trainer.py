@@ -125,10 +125,9 @@ class WeightMixin(Base):
             "step": min(self.global_steps - 1, self.total_training_steps),
             "num_steps": max(1, self.total_training_steps),
         }
-        versions = [tag.get("min_global_steps") for tag in batch.tags]
-        known = [int(version) for version in versions if version is not None]
-        if known:
-            signals["policy_lag"] = max(0, self.global_steps - 1 - min(known))
+        versions = {tag.get("min_global_steps") for tag in batch.tags} - {None}
+        if versions:
+            signals["policy_lag"] = max(0, self.global_steps - 1 - min(map(int, versions)))
         if self._gradmass.uses_entropy:
             nats, kind = self._gradmass_entropy(batch, metrics)
             temperature = self.config.actor_rollout_ref.rollout.temperature
@@ -225,16 +224,17 @@ def infos(batch: Any, success: str | None) -> list[Mapping[str, Any]]:
     """
     names = {"verdict", success} - {None}
     data = columns(batch, "extra_fields", *sorted(str(name) for name in names))
-    found: list[dict[str, Any]] = [{} for _ in batch.keys]
-    for name in names & set(data.keys()):
-        for info, value in zip(found, data[name], strict=True):
-            info[str(name)] = getattr(value, "data", value)
+    found: list[Mapping[str, Any]] = [{}] * len(batch.keys)
     if "extra_fields" in data.keys():  # noqa: SIM118 (a TensorDict's own "in" is another)
-        for info, value in zip(found, data["extra_fields"], strict=True):
-            fields = getattr(value, "data", value)
-            if isinstance(fields, Mapping):
-                info.update(fields.get("reward_extra_info") or {})
-    return list(found)
+        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        found = [
+            (field.get("reward_extra_info") or {}) if isinstance(field, dict) else {}
+            for field in fields
+        ]
+    for name in names & set(data.keys()):
+        values = [getattr(value, "data", value) for value in data[name]]
+        found = [{str(name): value, **info} for info, value in zip(found, values, strict=True)]
+    return found
 
 
 def padded(values: Tensor) -> Tensor:
