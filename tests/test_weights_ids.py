@@ -42,9 +42,7 @@ def test_values_go_into_rows_and_back(ids, matrix):
     rows, values_B = layout(ids), np.arange(float(len(ids)))
     found = [
         [value if is_filled else None for value, is_filled in zip(*row, strict=True)]
-        for row in zip(
-            rows.rows(values_B).tolist(), rows.is_filled_PG.tolist(), strict=True
-        )
+        for row in zip(rows.rows(values_B).tolist(), rows.is_filled_PG.tolist(), strict=True)
     ]
     assert found == matrix
     assert rows.flat(rows.rows(values_B)).tolist() == values_B.tolist()

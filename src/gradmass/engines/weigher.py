@@ -54,7 +54,8 @@ class Batch:
     @cached_property
     def right_B(self) -> np.ndarray:
         """Which rollouts are scored and right."""
-        return self.successes_B & self.mask_B
+        right_B: np.ndarray = self.successes_B & self.mask_B
+        return right_B
 
 
 def uses_entropy(weight: Weight) -> bool:

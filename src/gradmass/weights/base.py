@@ -214,7 +214,7 @@ class Weight(ABC):
         rows = layout(group_ids_B)
         if self.needs_group and rows.slots_PG.shape[1] == 1:
             warnings.warn(
-                f"each of the {rows.slots_PG.shape[0]} groups has one rollout, so weight {self.label} "
+                f"each of the {len(rows.slots_PG)} groups has one rollout, so weight {self.label} "
                 "is 0 for all; a group id is what the rollouts of one prompt share",
                 stacklevel=2,
             )
@@ -287,7 +287,7 @@ class Weight(ABC):
         if num_groups == 0 or group_size == 0:
             return
         low, high = groups.bounds
-        is_in = 0 <= low and high <= 1
+        is_in = low >= 0 and high <= 1
         if self.domain == "real":
             is_in = math.isfinite(low) and math.isfinite(high)
         elif self.domain == "binary":

@@ -157,8 +157,7 @@ def group_rewards(rewards_PG: Array, mask: Array | None = None) -> Groups:
     mask_PG = xp.asarray(mask, dtype=xp.bool, device=device(rewards_PG))
     if mask_PG.shape != rewards_PG.shape:
         raise UsageError(
-            f"mask has shape {tuple(mask_PG.shape)}, "
-            f"rewards have shape {tuple(rewards_PG.shape)}"
+            f"mask has shape {tuple(mask_PG.shape)}, rewards have shape {tuple(rewards_PG.shape)}"
         )
     groups = Groups(scored_PG, mask_PG, xp)
     return groups if groups.is_full else Groups(xp.where(mask_PG, scored_PG, 0.0), mask_PG, xp)
@@ -220,7 +219,8 @@ class Layout:
     @cached_property
     def index_PG(self) -> np.ndarray:
         """``slots_PG`` with any rollout in the padding, to index with."""
-        return np.maximum(self.slots_PG, 0)
+        index_PG: np.ndarray = np.maximum(self.slots_PG, 0)
+        return index_PG
 
     @cached_property
     def is_filled_PG(self) -> np.ndarray:
@@ -238,7 +238,8 @@ class Layout:
         """Values of the rollouts as the matrix, any of them in the padding."""
         if self.is_in_order:
             return values_B.reshape(self.slots_PG.shape)
-        return values_B[self.index_PG]
+        values_PG: np.ndarray = values_B[self.index_PG]
+        return values_PG
 
     def flat(self, values_PG: np.ndarray) -> np.ndarray:
         """Values of the matrix in the order of the rollouts."""
