@@ -90,17 +90,17 @@ def rollouts(
     Raises:
         UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing.
     """
-    uids_R, infos_R = list(map(str, uids_B)), infos_B
+    uids_R, infos_R = uids_B, infos_B
     last_R = session_B = np.arange(len(rewards_B))
     if keys is not None:
-        last_R, session_B = sessions(keys, uids_R)
+        last_R, session_B = sessions(keys, list(map(str, uids_B)))
     if len(last_R) < len(session_B):
-        uids_R = [uids_R[row] for row in last_R.tolist()]
+        uids_R = [uids_B[row] for row in last_R.tolist()]
         infos_R = None if infos_B is None else [infos_B[row] for row in last_R.tolist()]
     rewards_R = np.asarray(rewards_B, dtype=np.float64)[last_R]
     groups = layout(uids_R)
     mask_R = ~np.isnan(rewards_R)
-    is_padding_P = [uids_R[row].startswith(PADDING) for row in groups.slots_PG[:, :1].flat]
+    is_padding_P = [str(uids_R[row]).startswith(PADDING) for row in groups.slots_PG[:, :1].flat]
     if any(is_padding_P):
         mask_R &= ~groups.flat(np.repeat(is_padding_P, groups.slots_PG.shape[1]))
     if infos_R is not None:
