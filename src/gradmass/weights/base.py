@@ -218,28 +218,20 @@ class Weight(ABC):
                 "is 0 for all; a group id is what the rollouts of one prompt share",
                 stacklevel=2,
             )
-        is_filled_PG = xp.asarray(rows.is_filled_PG, device=device(rewards_B))
-        index_PG = xp.asarray(rows.index_PG, device=device(rewards_B))
-
-        def scatter(flat_B: Array) -> Array:
-            flat_B = xp.asarray(flat_B, device=device(rewards_B))
-            if flat_B.shape != rewards_B.shape:
-                raise UsageError(
-                    f"a flat batch of {rewards_B.shape[0]} rollouts needs masks and signals of "
-                    f"that length, got shape {tuple(flat_B.shape)}"
-                )
-            if flat_B.shape[0] == 0:
-                return xp.reshape(flat_B, (0, 0))
-            return xp.reshape(xp.take(flat_B, xp.reshape(index_PG, (-1,)), axis=0), index_PG.shape)
-
-        mask_PG = is_filled_PG if mask is None else is_filled_PG & xp.astype(scatter(mask), xp.bool)
+        index_PG, mask_PG = (
+            xp.asarray(cells_PG, device=device(rewards_B))
+            for cells_PG in (rows.index_PG, rows.is_filled_PG)
+        )
+        if mask is not None:
+            mask_PG = mask_PG & xp.astype(_in_rows(mask, rewards_B, index_PG), xp.bool)
         for key, flat_B in list(signals.items()):
             if key.endswith(("_PG", "_P")) and flat_B is not None:
-                by_group_PG = scatter(flat_B)
+                by_group_PG = _in_rows(flat_B, rewards_B, index_PG)
                 first_P = xp.reshape(by_group_PG[:, :1], (-1,))
                 signals[key] = by_group_PG if key.endswith("_PG") else first_P
+        rewards_PG = _in_rows(rewards_B, rewards_B, index_PG)
         state = self.init() if state is None else state
-        weights_PG, state = self.update(scatter(rewards_B), state, mask=mask_PG, **signals)
+        weights_PG, state = self.update(rewards_PG, state, mask=mask_PG, **signals)
         position_B = xp.asarray(rows.position_B, device=device(rewards_B))
         return xp.take(xp.reshape(weights_PG, (-1,)), position_B, axis=0), state
 
@@ -310,6 +302,20 @@ class Weight(ABC):
             f"weight {self.label} needs rewards that are {wanted}; leave an unscorable rollout "
             "out with mask"
         )
+
+
+def _in_rows(flat_B: Array, rewards_B: Array, index_PG: Array) -> Array:
+    """Numbers of a flat batch, beside its rewards, as a matrix with a row for each group."""
+    xp = array_namespace(rewards_B)
+    flat_B = xp.asarray(flat_B, device=device(rewards_B))
+    if flat_B.shape != rewards_B.shape:
+        raise UsageError(
+            f"a flat batch of {rewards_B.shape[0]} rollouts needs masks and signals of "
+            f"that length, got shape {tuple(flat_B.shape)}"
+        )
+    if flat_B.shape[0] == 0:
+        return xp.reshape(flat_B, (0, 0))
+    return xp.reshape(xp.take(flat_B, xp.reshape(index_PG, (-1,)), axis=0), index_PG.shape)
 
 
 def _weight_dtype(xp: Any, rewards: Array) -> Any:
