@@ -174,6 +174,7 @@ def of_trainers(rollouts: Rollouts, repeats: int) -> dict[str, float]:
         (Step, "weigh", WEIGHING),
         (verl_trainer.WeightMixin, "_gradmass_signals", WEIGHING),
         (verl_trainer, "infos", READING),
+        (verl_trainer.WeightMixin, "_gradmass_look", READING),
         (verl_trainer.WeightMixin, "_gradmass_watch", READING),
     )
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
