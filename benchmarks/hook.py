@@ -35,6 +35,7 @@ from gradmass.engines.weigher import Batch, Weigher
 from gradmass.tables import load_recipe
 from gradmass.training.model import load_model
 from gradmass.weights import WEIGHTS
+from gradmass.weights.groups import consecutive
 
 NUM_PROMPTS, GROUP_SIZE = 1024, 16
 SIGNALS = frozenset({"successes_PG", "entropy_nats"})
@@ -167,7 +168,7 @@ def main() -> None:
     everyone = np.ones(len(rewards_B), dtype=bool)
     batch = Batch(
         rewards_B=rewards_B,
-        group_ids_B=np.arange(len(rewards_B)) // GROUP_SIZE,
+        layout=consecutive(len(rewards_B), GROUP_SIZE),
         successes_B=rewards_B == 1,
         mask_B=everyone,
         has_tokens_B=everyone,
@@ -186,12 +187,13 @@ def main() -> None:
         )
 
     # As a sampler makes them: equal texts, each an object of its own.
-    prompts = [f"{i // GROUP_SIZE:05d}".join([" " * 1000] * 2) for i in range(len(rewards_B))]
+    texts = [f"{i // GROUP_SIZE:05d}".join([" " * 1000] * 2) for i in range(len(rewards_B))]
+    inputs = [{"prompt": text} for text in texts]
     results = {
         "TRL's own": median_ms(lambda: own(rewards_BF), arguments.repeats),
         "fade, weighed and measured": weigh("fade"),
         "prompts of a group compared": median_ms(
-            lambda: mixed_group(prompts, GROUP_SIZE, 0), arguments.repeats
+            lambda: mixed_group(inputs, GROUP_SIZE, 0), arguments.repeats
         ),
         "fade, in shadow mode": weigh("fade", "shadow"),
         "grpo_std, weighed and measured": weigh("grpo_std"),

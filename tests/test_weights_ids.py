@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradmass.weights import WEIGHTS
-from gradmass.weights.groups import as_integers, layout
+from gradmass.weights.groups import as_integers, consecutive, layout
 
 EXTREMES = {
     "few bits": [3, 1, 3, 2, 1, 3],
@@ -20,29 +20,56 @@ EXTREMES = {
 
 @pytest.mark.parametrize("ids", EXTREMES.values(), ids=EXTREMES)
 def test_rows_are_in_the_order_of_integer_ids_and_rollouts_in_their_own(ids):
-    slots_PG, position_B = layout(np.array(ids))
-    for row, number in zip(slots_PG.tolist(), sorted(set(ids)), strict=True):
+    rows = layout(np.array(ids))
+    for row, number in zip(rows.slots_PG.tolist(), sorted(set(ids)), strict=True):
         members = [i for i, other in enumerate(ids) if other == number]
-        assert row == members + [-1] * (slots_PG.shape[1] - len(members))
-    cells = slots_PG.reshape(-1)
-    assert [cells[position] for position in position_B] == list(range(len(ids)))
+        assert row == members + [-1] * (rows.slots_PG.shape[1] - len(members))
+    cells = rows.slots_PG.reshape(-1)
+    assert [cells[position] for position in rows.position_B] == list(range(len(ids)))
+
+
+@pytest.mark.parametrize(
+    ("ids", "matrix"),
+    [
+        ("aabbcc", [[0, 1], [2, 3], [4, 5]]),  # in order already
+        ("abcabc", [[0, 3], [1, 4], [2, 5]]),
+        ("aabbbc", [[0, 1, None], [2, 3, 4], [5, None, None]]),  # in order, and padded
+        ("a", [[0]]),
+        ("", []),
+    ],
+)
+def test_values_go_into_rows_and_back(ids, matrix):
+    rows, values_B = layout(ids), np.arange(float(len(ids)))
+    found = [
+        [value if is_filled else None for value, is_filled in zip(*row, strict=True)]
+        for row in zip(rows.rows(values_B).tolist(), rows.is_filled_PG.tolist(), strict=True)
+    ]
+    assert found == matrix
+    assert rows.flat(rows.rows(values_B)).tolist() == values_B.tolist()
+
+
+@pytest.mark.parametrize("num_rollouts", [8, 7, 1, 0])
+def test_consecutive_groups_are_those_of_their_ids(num_rollouts):
+    found, expected = consecutive(num_rollouts, 4), layout([i // 4 for i in range(num_rollouts)])
+    assert found.slots_PG.tolist() == expected.slots_PG.tolist()
+    assert found.position_B.tolist() == expected.position_B.tolist()
 
 
 def test_unsigned_ids_beyond_signed_ones():
-    slots_PG, _ = layout(np.array([2**64 - 1, 0, 2**64 - 1, 2**63], dtype=np.uint64))
-    assert slots_PG.tolist() == [[1, -1], [3, -1], [0, 2]]
+    rows = layout(np.array([2**64 - 1, 0, 2**64 - 1, 2**63], dtype=np.uint64))
+    assert rows.slots_PG.tolist() == [[1, -1], [3, -1], [0, 2]]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint16])
 def test_small_integer_types(dtype):
-    slots_PG, _ = layout(np.array([100, 3, 100], dtype=dtype))
-    assert slots_PG.tolist() == [[1, -1], [0, 2]]
+    rows = layout(np.array([100, 3, 100], dtype=dtype))
+    assert rows.slots_PG.tolist() == [[1, -1], [0, 2]]
 
 
 def test_no_ids_make_no_rows():
-    slots_PG, position_B = layout([])
-    assert slots_PG.shape == (0, 0)
-    assert position_B.shape == (0,)
+    rows = layout([])
+    assert rows.slots_PG.shape == (0, 0)
+    assert rows.position_B.shape == (0,)
 
 
 def test_ids_are_numbered_by_first_sight():

@@ -80,6 +80,13 @@ def test_a_shaped_reward_without_a_verdict_is_refused(make, score):
         score(trainer, 4, 4)
 
 
+@pytest.mark.parametrize("least", [0.1, 0.3, 0.7, 0.9, 1.1])
+def test_the_least_reward_of_a_success_is_one_in_trl_s_precision_too(make, score, least):
+    trainer = make([least, 0, 0, 0], 4, "grpo", success="scripted", success_at=least)
+    score(trainer, 4, 4)
+    assert values(trainer, "rollout/solve_rate") == [0.25]
+
+
 def test_a_verdict_may_begin_below_one(make, score):
     trainer = make([0.9, 0.2, 0, 0.6], 4, "grpo", success="scripted", success_at=0.5)
     score(trainer, 4, 4)

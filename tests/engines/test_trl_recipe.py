@@ -129,12 +129,10 @@ def test_its_rollouts_carry_the_weight_of_the_recipe(whole):
     assert len(factors) <= len(found)
 
 
-def test_killed_and_resumed_it_is_as_if_nothing_had_been(whole, tmp_path):
-    folder = tmp_path / "run"
+def killed(arguments, folder):
+    """A run that dies after its checkpoint of step 3."""
     process = subprocess.Popen(
-        command("demo", *SMALL, "--equalise", "mean_mass", "--out", folder),
-        env=ENVIRONMENT,
-        stderr=subprocess.DEVNULL,
+        command(*arguments, "--out", folder), env=ENVIRONMENT, stderr=subprocess.DEVNULL
     )
     metrics = folder / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -145,6 +143,11 @@ def test_killed_and_resumed_it_is_as_if_nothing_had_been(whole, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert json.loads((folder / "state.json").read_text())["step"] == 3
+
+
+def test_killed_and_resumed_it_is_as_if_nothing_had_been(whole, tmp_path):
+    folder = tmp_path / "run"
+    killed(("demo", *SMALL, "--equalise", "mean_mass"), folder)
     done = run("--resume", "--out", folder)
     assert done.returncode == 0, done.stderr
     assert rows(folder) == rows(whole)
@@ -184,6 +187,18 @@ def test_two_processes_keep_one_record(tmp_path):
     done = run("demo", *SMALL, processes=2)
     assert done.returncode != 0
     assert "several processes need --out" in done.stderr
+
+
+def test_an_adaptive_entropy_bonus_is_trl_s_own_and_goes_on_from_a_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    flags = ["--entropy.is_adaptive=true", "--entropy.coef=0.01", "--entropy.step=0.004"]
+    flags += ["--entropy.target=3", "--entropy.max=0.025"]  # always below, so it rises to its bound
+    killed(("demo", *SMALL, *flags), folder)
+    done = run("--resume", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line)["trl/entropy_coef"] for line in lines[1:]]
+    assert found == pytest.approx([0.014, 0.018, 0.022, 0.025, 0.025, 0.025])
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,56 @@ GRPO = Settings((WEIGHTS["grpo"](),))
 
 def test_a_session_is_its_last_output_in_any_order_of_rows():
     keys = ["u_1_1", "u_0_0", "u_1_0", "v_0_0", "u_1_10", "u_1_2"]
-    last_R, session_B = sessions(keys)
+    last_R, session_B = sessions(keys, [key[0] for key in keys])
     assert last_R.tolist() == [4, 1, 3]
     assert session_B.tolist() == [0, 1, 0, 2, 0, 0]
 
 
-@pytest.mark.parametrize("key", ["u", "u_0", "u_0_x", "", "u__"])
-def test_a_row_with_another_name_is_refused(key):
-    with pytest.raises(UsageError, match="is not named UID_SESSION_OUTPUT"):
-        sessions([key])
+def literal_sessions(keys):
+    """The definition, row by row."""
+    last, names = {}, []
+    for row, key in enumerate(keys):
+        name, output = key[: key.rindex("_")], int(key[key.rindex("_") + 1 :])
+        names.append(name)
+        if name not in last or output > last[name][0]:
+            last[name] = (output, row)
+    return [row for _, row in last.values()], [list(last).index(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["u_0_0", "u_1_0", "v_0_0"],
+        ["u_0_0", "u_0_0", "v_0_0"],  # the same row twice
+        ["u_0_0", "u_0_00", "u_00_0"],
+        ["u_0_0", "u_0_1", "v_0_10", "v_0_9", "v_0_99999999999999999999"],
+        ["my_uid_0_0", "my_uid_1_0", "u_0_0", "u_0_1"],
+        ["__0", "_0_0", "___0"],
+        ["日本_1_0", "日本_0_0", "日本_0_1"],
+        ["u_0_٣", "u_0_0"],  # a digit of another script
+        ["u\n_a\nb_0", "u\n_a\nb_1"],
+        ["u_0_1", "u_1_0"],  # the first output is not there
+        ["u_0_3", "u_1_3"],
+        ["a_0_0"] + [f"{chr(97 + i % 7)}_{i % 3}_{i % 5}" for i in range(60)],
+        [],
+    ],
+)
+def test_sessions_are_told_by_all_but_the_last_part_of_a_name(keys):
+    last_R, session_B = sessions(keys, [key.rsplit("_", 2)[0] for key in keys])
+    assert (last_R.tolist(), session_B.tolist()) == literal_sessions(keys)
+
+
+@pytest.mark.parametrize("key", ["u", "u_0", "u_0_x", "", "u__", "u_0_-1", "u_0_0_", "u0_0"])
+def test_a_row_with_another_name_is_refused_alone_and_among_others(key):
+    for others in ([], ["u_0_0", "u_1_0"], ["u_0_0", "u_0_1"]):
+        for keys in ([key, *others], [*others, key]):
+            with pytest.raises(UsageError, match=f"row '{key}' .* is not named UID_SESSION_OUTPUT"):
+                sessions(keys, ["u"] * len(keys))
+
+
+def test_a_row_named_after_another_uid_than_its_own_is_refused():
+    with pytest.raises(UsageError, match="row 'v_0_0' of verl's batch, of uid 'u', is not named"):
+        sessions(["u_0_0", "v_0_0"], ["u", "u"])
 
 
 def test_a_batch_counts_sessions_and_leaves_padding_and_errors_out():

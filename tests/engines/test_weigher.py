@@ -10,6 +10,7 @@ from gradmass.engines.trl_checks import mixed_group
 from gradmass.engines.weigher import Batch, Weigher, uses_entropy
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
+from gradmass.weights.groups import layout
 
 TESTS = Path(__file__).parents[1]
 NONE = frozenset()
@@ -20,7 +21,7 @@ REWARDS = np.array([1.0, 0.0, 0.0, 1.0, np.nan])
 def batch(**changes):
     fields = {
         "rewards_B": REWARDS,
-        "group_ids_B": IDS,
+        "layout": layout(IDS),
         "successes_B": REWARDS == 1,
         "mask_B": ~np.isnan(REWARDS),
         "has_tokens_B": np.ones(5, dtype=bool),
@@ -157,7 +158,7 @@ def test_weights_that_do_not_fit_are_refused(weights, mode, message):
     ],
 )
 def test_groups_of_four_by_position_that_mix_prompts_are_seen(prompts, start, rows):
-    message = mixed_group(prompts, 4, start)
+    message = mixed_group([{"prompt": prompt} for prompt in prompts], 4, start)
     assert bool(message) == (rows is not None)
     if rows:
         assert message.startswith(f"rows {rows} of a batch")

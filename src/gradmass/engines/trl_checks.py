@@ -1,7 +1,8 @@
 """What a trainer of TRL is refused for, or warned of, before its first step."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from gradmass.engines.trl_config import TRANSFORMERS_SYMBOLS, TRIED, TRL_SYMBOLS, flags
@@ -77,26 +78,26 @@ def check_start(trainer: Any, weigher: Weigher, success: Sequence[str] | None) -
     _check_upstream(trainer)
 
 
-def mixed_group(prompts: Sequence[Any], size: int, start: int) -> str:
+def mixed_group(inputs: Sequence[Mapping[str, Any]], size: int, start: int) -> str:
     """What is wrong if a group by position does not answer one prompt; empty where all is well.
 
     Compares the first and the last row that this process has of each group: a sampler that does not
     repeat prompts, or not as often, differs there.
 
     Args:
-        prompts: Of this process, in the order of the batch.
+        inputs: Rows of this process, in the order of the batch.
         size: Rows of a group.
         start: Rows of the processes before this one.
     """
-    first = 0
-    while first < len(prompts):
-        last = min(len(prompts), first + size - (start + first) % size) - 1
-        if prompts[first] != prompts[last]:
+    if not inputs:
+        return ""
+    # The process before may have the rest of the first group.
+    for first, end in pairwise([0, *range(size - start % size, len(inputs), size), len(inputs)]):
+        if inputs[first].get("prompt") != inputs[end - 1].get("prompt"):
             return (
-                f"rows {first} and {last} of a batch are of one group by position and have "
+                f"rows {first} and {end - 1} of a batch are of one group by position and have "
                 f"different prompts: the sampler does not repeat each prompt {size} times"
             )
-        first = last + 1
     return ""
 
 

@@ -25,6 +25,7 @@ from gradmass.engines.trl_window import Window, last_clip_shares
 from gradmass.engines.weigher import Batch, Mode, Weigher
 from gradmass.types import UsageError
 from gradmass.weights import Weight
+from gradmass.weights.groups import consecutive
 
 WRITTEN = "gradmass_weights"
 """Key of the copy that travels beside the advantages through TRL's shuffle and split."""
@@ -90,7 +91,7 @@ class WeightMixin(Base):
         self._gradmass_success_at = success_at
         self._gradmass_entropy: dict[str, Any] | None = None  # of the last whole window
         self._gradmass_window = Window(weigher.uses_entropy)
-        self._gradmass_collected: tuple[Tensor, list[int]] | None = None
+        self._gradmass_collected: tuple[Tensor, Tensor] | None = None
         self._gradmass_entropies: Tensor | None = None
         self._gradmass_is_changed: list[Tensor] = []
         check_start(self, weigher, self._gradmass_success)
@@ -103,7 +104,8 @@ class WeightMixin(Base):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:
         rewards_BF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._gradmass_collected = (rewards_BF, [len(ids) for ids in completion_ids_list])
+        num_sampled_B = np.fromiter(map(len, completion_ids_list), np.float32)
+        self._gradmass_collected = (rewards_BF, torch.from_numpy(num_sampled_B))
         return rewards_BF
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class WeightMixin(Base):
         collected = self._gradmass_collect(output)
         try:
             weights_B, row = self._gradmass.weigh(
-                self._gradmass_batch(*collected, size),
+                self._gradmass_batch(size, *collected),
                 is_training=is_training,
                 **self._gradmass_signals(),
             )
@@ -138,42 +140,40 @@ class WeightMixin(Base):
             self._gradmass_write(output, weights_B)
         return output
 
-    def _gradmass_collect(
-        self, output: dict[str, Any]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rewards, their sum, and lengths of what all processes have drawn, on this one."""
+    def _gradmass_collect(self, output: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        """Rewards, their sum, tokens sampled and trained on, and TRL's own advantages, of all."""
         assert self._gradmass_collected is not None
-        rewards_BF, num_sampled = self._gradmass_collected
+        rewards_BF, num_sampled_B = self._gradmass_collected
         mask = output["completion_mask"]
         if output.get("tool_mask") is not None:
             mask = mask * output["tool_mask"]
-        local = torch.stack(
-            [
-                torch.tensor(num_sampled, dtype=torch.float32, device=mask.device),
-                mask.sum(1).float(),
-                output["advantages"].float(),
-            ],
-            dim=1,
-        )
-        gathered = self.accelerator.gather(local).double().cpu().numpy()
+        local = [num_sampled_B.to(mask.device), mask.sum(1), output["advantages"]]
+        if self.accelerator.num_processes > 1:
+            local = self.accelerator.gather(torch.stack(local, dim=1)).unbind(1)
         # TRL's own sum, so that rewards equal there are equal here.
         weights_F = self.reward_weights.to(rewards_BF.device)
-        rewards_B = (rewards_BF * weights_F.unsqueeze(0)).nansum(dim=1).double().cpu().numpy()
-        return rewards_BF.double().cpu().numpy(), rewards_B, gathered
+        rewards_B = (rewards_BF * weights_F).nansum(dim=1)
+        return tuple(values.cpu().numpy() for values in (rewards_BF, rewards_B, *local))
 
     def _gradmass_batch(
-        self, by_func_BF: np.ndarray, rewards_B: np.ndarray, gathered: np.ndarray, size: int
+        self,
+        size: int,
+        by_func_BF: np.ndarray,
+        rewards_B: np.ndarray,
+        num_sampled_B: np.ndarray,
+        num_trained_B: np.ndarray,
+        host_B: np.ndarray,
     ) -> Batch:
         """The batch with its groups, which TRL has in consecutive rows, and its verdicts."""
         successes_B, mask_B = self._gradmass_verdicts(rewards_B, by_func_BF)
         return Batch(
             rewards_B=rewards_B,
-            group_ids_B=np.arange(len(rewards_B)) // size,
+            layout=consecutive(len(rewards_B), size),
             successes_B=successes_B,
             mask_B=mask_B,
-            has_tokens_B=gathered[:, 1] > 0,
-            lengths_B=gathered[:, 0],
-            host_weights_B=gathered[:, 2] if self._gradmass.mode == "shadow" else None,
+            has_tokens_B=num_trained_B > 0,
+            lengths_B=num_sampled_B,
+            host_weights_B=host_B if self._gradmass.mode == "shadow" else None,
         )
 
     def _gradmass_verdicts(
@@ -181,20 +181,22 @@ class WeightMixin(Base):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Which rollouts succeeded, and which are scored at all."""
         names = list(self.reward_func_names)
-        chosen = names if self._gradmass_success is None else self._gradmass_success
-        judged_BF = by_func_BF[:, [names.index(name) for name in chosen]]
-        mask_B = ~np.isnan(judged_BF).all(axis=1)
         if self._gradmass_success is not None:
-            is_right_B: np.ndarray = np.any(judged_BF >= self._gradmass_success_at, axis=1)
-            return is_right_B, mask_B
-        is_other_B = mask_B & (rewards_B != 0) & (rewards_B != 1)
+            judged_BF = by_func_BF[:, [names.index(name) for name in self._gradmass_success]]
+            # In the precision of the rewards: their 0.7 is below that of Python.
+            least = judged_BF.dtype.type(self._gradmass_success_at)
+            is_right_B: np.ndarray = np.any(judged_BF >= least, axis=1)
+            return is_right_B, ~np.isnan(judged_BF).all(axis=1)
+        mask_B = ~np.isnan(by_func_BF).all(axis=1)
+        is_right_B = rewards_B == 1
+        is_other_B = mask_B & ~is_right_B & (rewards_B != 0)
         if is_other_B.any():
             raise UsageError(
                 f"reward {rewards_B[is_other_B][0]:g} is neither 0 nor 1, so it does not say "
                 "whether the rollout succeeded: name the reward function that does, as in "
                 f"success={names[0]!r} (and success_at, its least reward of a success)"
             )
-        return rewards_B == 1, mask_B
+        return is_right_B, mask_B
 
     def _gradmass_signals(self) -> dict[str, Any]:
         step = self.state.global_step
@@ -223,7 +225,7 @@ class WeightMixin(Base):
     def _gradmass_check_groups(self, inputs: list[dict[str, Any]], size: int) -> None:
         """The rollouts of a group answer one prompt: TRL goes by position alone."""
         start = self.accelerator.process_index * len(inputs)
-        message = mixed_group([row.get("prompt") for row in inputs], size, start)
+        message = mixed_group(inputs, size, start)
         if message and self._gradmass.mode == "weight":
             raise UsageError(message)
         if message:
@@ -293,9 +295,7 @@ class WeightMixin(Base):
         self._gradmass_window.add(inputs, entropies, last_clip_shares(metrics), self)
         if not self.accelerator.sync_gradients:
             return
-        nats, shares = self._gradmass_window.close(
-            lambda sums: self.accelerator.reduce(sums, reduction="sum")
-        )
+        nats, shares = self._gradmass_window.close(self._gradmass_total)
         for key, value in shares.items():
             metrics[key].append(value)
         if nats is not None:
@@ -304,6 +304,12 @@ class WeightMixin(Base):
                 "answer tokens with end token, of the update before"
             )
             self._gradmass_entropy = {"nats": nats, "step": self.state.global_step, "kind": kind}
+
+    def _gradmass_total(self, sums: Tensor) -> Tensor:
+        """Sum over all processes."""
+        if self.accelerator.num_processes == 1:
+            return sums
+        return self.accelerator.reduce(sums, reduction="sum")
 
     # Remember.
 

@@ -20,7 +20,7 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 from trl import GRPOConfig
 
-from gradmass.config import Recipe
+from gradmass.config import EntropyConfig, Recipe
 from gradmass.engines.trl import WeightedGRPOTrainer
 from gradmass.engines.trl_refused import LOSS_TYPES, refuse_unsupported
 from gradmass.engines.trl_task import TaskReward, task_rows
@@ -173,8 +173,7 @@ def trl_config(recipe: Recipe, folder: Path, tokens_a_rollout: int) -> GRPOConfi
         gradient_checkpointing=False,
         bf16=recipe.model.dtype == "bfloat16",
         use_cpu=not is_on_gpu,
-        # Older ones have no bonus.
-        **({"entropy_coef": recipe.entropy.coef} if recipe.entropy.coef else {}),
+        **_bonus(recipe.entropy),
         save_steps=config.checkpoint_every,
         # The newest may be one that the record does not know yet when the run dies.
         save_total_limit=2,
@@ -182,6 +181,20 @@ def trl_config(recipe: Recipe, folder: Path, tokens_a_rollout: int) -> GRPOConfi
         report_to=[],
         disable_tqdm=True,
     )
+
+
+def _bonus(entropy: EntropyConfig) -> dict[str, Any]:
+    """TRL's entropy bonus; nothing where it is off, since older ones have none."""
+    fixed = {"entropy_coef": entropy.coef}
+    if not entropy.is_adaptive:
+        return fixed if entropy.coef else {}
+    return fixed | {
+        "use_adaptive_entropy": True,
+        "entropy_target": entropy.target,
+        "entropy_coef_delta": entropy.step,
+        "entropy_coef_min": entropy.min,
+        "entropy_coef_max": entropy.max,
+    }
 
 
 class RecordedTrainer(WeightedGRPOTrainer):  # type: ignore[misc]

@@ -3,6 +3,9 @@
 import os
 import warnings
 
+import trl
+from trl import GRPOConfig
+
 from gradmass.config import Recipe
 from gradmass.types import UsageError
 
@@ -20,17 +23,16 @@ def refuse_unsupported(recipe: Recipe) -> None:
         UserWarning: The probes, which look into an update as only the local engine makes it.
     """
     train, loss = recipe.train, recipe.loss
+    adaptive = []
+    if not hasattr(GRPOConfig, "use_adaptive_entropy"):
+        why = f"TRL {trl.__version__} has a fixed coefficient alone"
+        adaptive = [("entropy.is_adaptive", recipe.entropy.is_adaptive, False, why)]
     # Field, value, the value that TRL can do, why.
     fixed = (
         ("train.policy_lag", train.policy_lag, 0, "TRL has no lag of a fixed number of updates"),
         ("train.max_lag", train.max_lag, 0, "TRL samples between updates"),
         ("loss.importance_cap", loss.importance_cap, 0.0, "TRL corrects for vLLM's numbers alone"),
-        (
-            "entropy.is_adaptive",
-            recipe.entropy.is_adaptive,
-            False,
-            "TRL keeps no adaptive coefficient in its checkpoints",
-        ),
+        *adaptive,
     )
     for name, value, possible, why in fixed:
         if value != possible:

@@ -1,9 +1,9 @@
 """What the loss of TRL says over an accumulation window: entropy, and clipping by sign."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,12 +45,12 @@ class Window:
         if inputs.get("tool_mask") is not None:
             mask = mask * inputs["tool_mask"]
         total = self._entropy_sum(inputs, entropies, mask, trainer)
-        advantages = inputs["advantages"]
+        num_tokens_B, advantages_B = mask.sum(1), inputs["advantages"]
         # TRL's shares are of tokens, or of rows where its ratio is that of a whole answer.
         is_by_token = trainer.importance_sampling_level == "token"
-        rows = mask.sum(1) if is_by_token else torch.ones_like(mask.sum(1))
-        signs = [(rows * (advantages > 0)).sum(), (rows * (advantages < 0)).sum(), rows.sum()]
-        self._sums.append(torch.stack([total, *(s.float() for s in (mask.sum(), *signs))]))
+        rows_B = num_tokens_B if is_by_token else torch.ones_like(num_tokens_B)
+        counts_4B = [num_tokens_B, rows_B * (advantages_B > 0), rows_B * (advantages_B < 0), rows_B]
+        self._sums.append(torch.cat([total.view(1), torch.stack(counts_4B).sum(1).float()]))
         self._clips.append(clip_shares)
 
     def _entropy_sum(
@@ -89,30 +89,29 @@ class Window:
             Mean entropy in nats over all answer tokens, None where it is not known; and the clipped
             share of the tokens of each sign.
         """
-        sums_M5 = reduce(torch.stack(self._sums)).double().cpu().numpy()
-        clips_M2 = np.array(self._clips)
+        sums_M5: list[list[float]] = reduce(torch.stack(self._sums)).tolist()
+        clips_M2 = self._clips
         self._sums, self._clips = [], []
-        entropy_sum, num_tokens, *signs, _ = sums_M5.sum(axis=0)
+        entropy_sum, num_tokens, *signs, _ = map(sum, zip(*sums_M5, strict=True))
         nats = None
-        if num_tokens > 0 and np.isfinite(entropy_sum):
+        if num_tokens > 0 and math.isfinite(entropy_sum):
             # Rounding may leave a certain policy a hair below 0.
-            nats = max(0.0, float(entropy_sum / num_tokens))
+            nats = max(0.0, entropy_sum / num_tokens)
         # TRL's shares are of the tokens of both signs; of one sign's they are more.
-        num_clipped = (clips_M2 * sums_M5[:, 4:5]).sum(axis=0)
-        shares = {
-            f"clip/{name}": float(clipped / total)
-            for name, clipped, total in zip(
-                ("positive", "negative"), num_clipped, signs, strict=True
-            )
-            if total > 0 and np.isfinite(clipped)
-        }
+        shares = {}
+        for name, total, clips_M in zip(
+            ("positive", "negative"), signs, zip(*clips_M2, strict=True), strict=True
+        ):
+            clipped = sum(clip * sums[4] for clip, sums in zip(clips_M, sums_M5, strict=True))
+            if total > 0 and math.isfinite(clipped):
+                shares[f"clip/{name}"] = clipped / total
         return nats, shares
 
 
 def last_clip_shares(metrics: Mapping[str, list[float]]) -> tuple[float, float]:
     """Shares of tokens clipped above and below, as TRL's loss has just logged them."""
     high, low = (metrics.get(f"clip_ratio/{name}_mean", []) for name in ("high", "low"))
-    return float(high[-1]) if high else np.nan, float(low[-1]) if low else np.nan
+    return float(high[-1]) if high else math.nan, float(low[-1]) if low else math.nan
 
 
 def _truncates(trainer: Any, name: str) -> bool:

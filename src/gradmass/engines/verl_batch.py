@@ -1,5 +1,7 @@
 """A batch of verl as rollouts: sessions with several outputs, padding, verdicts, evicted groups."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,39 +11,50 @@ from gradmass.engines.verl_settings import Settings
 from gradmass.engines.weigher import Batch
 from gradmass.rewards import Outcome
 from gradmass.types import UsageError
+from gradmass.weights.groups import as_integers, layout
 
 PADDING = "pad"
 """Start of the group ids of verl's padding rows; those of rollouts are hexadecimal."""
+END = re.compile(r"_(.*)_(\d+)", re.DOTALL)
+"""What follows the uid in the name of a row: session and output."""
 
 
-def sessions(keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def sessions(keys: Sequence[str], uids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Which rows are outputs of one session, and which output is its last.
 
     Args:
-        keys: Of the rows, ``{uid}_{session}_{output}``.
+        keys: Of the rows, ``{uid}_{session}_{output}``. Only what follows the uid is read, once for
+            all rows that share it: there are tens of thousands of rows.
+        uids: Of the rows.
 
     Returns:
-        Row of each session's last output, and the session of each row.
+        Row of each session's last output, and the session of each row, in the order of first sight.
 
-    >>> last_R, session_B = sessions(["a_0_0", "a_0_1", "a_1_0"])
+    >>> last_R, session_B = sessions(["a_0_0", "a_0_1", "a_1_0"], ["a", "a", "a"])
     >>> last_R.tolist(), session_B.tolist()
     ([1, 2], [0, 0, 1])
     """
-    last: dict[str, tuple[int, int]] = {}
-    names = []
-    for row, key in enumerate(keys):
-        name, _, output = key.rpartition("_")
-        if not (output.isdecimal() and "_" in name):
-            raise UsageError(
-                f"row {key!r} of verl's batch is not named UID_SESSION_OUTPUT "
-                "(gradmass doctor verl says more)"
-            )
-        names.append(name)
-        if name not in last or last[name][0] < int(output):
-            last[name] = (int(output), row)
-    place = {name: i for i, name in enumerate(last)}
-    last_R = np.array([row for _, row in last.values()], dtype=np.int64)
-    return last_R, np.array([place[name] for name in names], dtype=np.int64)
+    ends_B = list(map(str.removeprefix, keys, uids))
+    ends = list(dict.fromkeys(ends_B))
+    parts = [END.fullmatch(end) for end in ends]
+    if None in parts:
+        row = ends_B.index(ends[parts.index(None)])
+        raise UsageError(
+            f"row {keys[row]!r} of verl's batch, of uid {uids[row]!r}, is not named "
+            "UID_SESSION_OUTPUT (gradmass doctor verl says more)"
+        )
+    names, outputs = ([part[i] for part in parts if part] for i in (1, 2))
+    if len(set(outputs)) <= 1 and len(set(keys)) == len(keys):
+        return np.arange(len(keys)), np.arange(len(keys))  # one output each, as a rule
+    end_B = as_integers(ends_B)
+    rank_of = {output: rank for rank, output in enumerate(sorted(set(map(int, outputs))))}
+    rank_B = np.array([rank_of[int(output)] for output in outputs])[end_B]
+    name_B = as_integers(names)[end_B]
+    session_B = as_integers((as_integers(uids) * len(names) + name_B).tolist())
+    # Of two rows with the same output the first counts.
+    order_B = np.lexsort((-np.arange(len(keys)), rank_B, session_B))
+    is_last_B = np.diff(session_B[order_B], append=len(keys)) > 0
+    return order_B[is_last_B], session_B
 
 
 def rollouts(
@@ -77,26 +90,29 @@ def rollouts(
     Raises:
         UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing.
     """
+    uids_R, infos_R = uids_B, infos_B
     last_R = session_B = np.arange(len(rewards_B))
     if keys is not None:
-        last_R, session_B = sessions(keys)
+        last_R, session_B = sessions(keys, list(map(str, uids_B)))
+    if len(last_R) < len(session_B):
+        uids_R = [uids_B[row] for row in last_R.tolist()]
+        infos_R = None if infos_B is None else [infos_B[row] for row in last_R.tolist()]
     rewards_R = np.asarray(rewards_B, dtype=np.float64)[last_R]
-    uids_R = [str(uids_B[row]) for row in last_R.tolist()]
-    infos_R = [{} if infos_B is None else infos_B[row] for row in last_R.tolist()]
-    mask_R = np.array(
-        [
-            not uid.startswith(PADDING) and info.get("verdict") != Outcome.ERROR
-            for uid, info in zip(uids_R, infos_R, strict=True)
-        ],
-        dtype=bool,
-    )
-    mask_R &= ~np.isnan(rewards_R)
+    groups = layout(uids_R)
+    mask_R = ~np.isnan(rewards_R)
+    is_padding_P = [str(uids_R[row]).startswith(PADDING) for row in groups.slots_PG[:, :1].flat]
+    if any(is_padding_P):
+        mask_R &= ~groups.flat(np.repeat(is_padding_P, groups.slots_PG.shape[1]))
+    if infos_R is not None:
+        verdicts_R = [info.get("verdict") for info in infos_R]
+        if Outcome.ERROR in verdicts_R:
+            mask_R &= np.array([verdict != Outcome.ERROR for verdict in verdicts_R])
     successes_R, mask_R = _verdicts(rewards_R, infos_R, mask_R, settings, needs_verdicts)
     num_tokens_R = np.bincount(session_B, weights=num_tokens_B, minlength=len(last_R))
     return (
         Batch(
             rewards_B=rewards_R,
-            group_ids_B=uids_R,
+            layout=groups,
             successes_B=successes_R,
             mask_B=mask_R,
             has_tokens_B=num_tokens_R > 0,
@@ -109,22 +125,15 @@ def rollouts(
 
 def _verdicts(
     rewards_R: np.ndarray,
-    infos_R: Sequence[Mapping[str, Any]],
+    infos_R: Sequence[Mapping[str, Any]] | None,
     mask_R: np.ndarray,
     settings: Settings,
     needs_verdicts: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which rollouts succeeded, and which are scored at all."""
-    key = settings.success
-    if key is not None:
-        is_missing_R = mask_R & np.array([key not in info for info in infos_R], dtype=bool)
-        if is_missing_R.any():
-            found = sorted({name for info in infos_R for name in info})
-            raise UsageError(
-                f"success = {key!r}: the reward function's result has no such key "
-                f"(it has {', '.join(found) or 'none'})"
-            )
-        values_R = np.array([_number(key, info.get(key)) for info in infos_R])
+    if settings.success is not None:
+        infos_R = [{}] * len(mask_R) if infos_R is None else infos_R
+        values_R = _numbers(settings.success, infos_R, mask_R)
         return values_R >= settings.success_at, mask_R & ~np.isnan(values_R)
     is_other_R = mask_R & (rewards_R != 0) & (rewards_R != 1)
     if needs_verdicts and is_other_R.any():
@@ -136,10 +145,24 @@ def _verdicts(
     return rewards_R == 1, mask_R
 
 
+def _numbers(key: str, infos_R: Sequence[Mapping[str, Any]], mask_R: np.ndarray) -> np.ndarray:
+    """What the results of the reward function have under a key, NaN for None."""
+    values_R = [info.get(key) for info in infos_R]
+    if None in values_R:
+        is_missing_R = mask_R & np.array([key not in info for info in infos_R], dtype=bool)
+        if is_missing_R.any():
+            found = sorted({name for info in infos_R for name in info})
+            raise UsageError(
+                f"success = {key!r}: the reward function's result has no such key "
+                f"(it has {', '.join(found) or 'none'})"
+            )
+    return np.array([math.nan if value is None else _number(key, value) for value in values_R])
+
+
 def _number(key: str, value: Any) -> float:
-    """A verdict as a number, NaN for None."""
+    """A verdict as a number."""
     try:
-        return np.nan if value is None else float(value)
+        return float(value)
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"success = {key!r}: the reward function's result has {value!r} there, no number"

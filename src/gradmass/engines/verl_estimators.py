@@ -40,6 +40,7 @@ class Step:
 
     Attributes:
         weights_B: What was written for each row; None before, and in shadow mode.
+        mask_BT: On which tokens; None before. In shadow mode those that verl's estimator was given.
         row: Metrics.
     """
 
@@ -50,6 +51,7 @@ class Step:
     signals: dict[str, Any] = field(default_factory=dict)
     evicted: tuple[int, int] = (0, 0)
     weights_B: np.ndarray | None = None
+    mask_BT: Tensor | None = None
     row: Row = field(default_factory=dict)
 
     def weigh(
@@ -144,7 +146,8 @@ class Estimator:
         )
         assert step.weights_B is not None  # in mode weight, in which alone estimators are called
         weights_B = torch.as_tensor(step.weights_B, dtype=torch.float32)
-        advantages = spread(weights_B.to(token_level_rewards.device), response_mask)
+        step.mask_BT = response_mask > 0
+        advantages = spread(weights_B.to(token_level_rewards.device), step.mask_BT)
         return advantages, advantages
 
     def prepare(self, config: Any) -> tuple[Settings, Weigher]:

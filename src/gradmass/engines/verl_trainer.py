@@ -2,7 +2,8 @@
 
 verl's own trainers of those names, with these steps of theirs extended:
 
-``_compute_advantage``                   hands the estimator entropy, verdicts, names and raw counts
+``_compute_advantage``                   hands the estimator entropy, verdicts, names, raw counts;
+                                         in shadow mode sees what verl's own gives
 ``_update_actor``                        checks that the loss is given what was written
 ``_save_checkpoint``, ``_load_checkpoint``  carry the state
 
@@ -10,9 +11,11 @@ verl's own trainers of those names, with these steps of theirs extended:
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,8 +41,18 @@ MODES = ("sync", "colocate_async", "separate_async")
 """Of verl's trainers; ours are called gradmass_MODE."""
 EXACT = "exact softmax entropy"
 SAMPLED = "minus the log-probability of the sampled tokens"
+WATCHED = "compute_advantage_for_multi_trajectories"
+"""verl's function around its estimators, by the name its trainers call it."""
 Base: Any = object
 """A trainer of verl by the time the mixin is used."""
+
+
+class Written(NamedTuple):
+    """The advantages of a batch: a weight for each row, on some of its tokens."""
+
+    row_of: Mapping[str, int] = {}
+    weights_B: Tensor = torch.zeros(0)
+    mask_BT: Tensor = torch.zeros(0, 0, dtype=torch.bool)
 
 
 class WeightMixin(Base):
@@ -70,7 +83,7 @@ class WeightMixin(Base):
         self._gradmass_settings = read_settings(table)
         settings = self._gradmass_settings
         self._gradmass = Weigher(settings.weights, settings.mode, SUPPLIED)
-        self._gradmass_written: dict[str, float] = {}
+        self._gradmass_written = Written()
         check_start(config, settings, self._gradmass)
         with open_dict(config):
             # verl asks for its own names: an unknown one is taken for an asynchronous trainer.
@@ -88,31 +101,32 @@ class WeightMixin(Base):
             signals=self._gradmass_signals(batch, metrics),
             evicted=self._gradmass_evicted(metrics),
         )
-        with stepping(step):
+        is_shadow = self._gradmass.mode == "shadow"
+        look = partial(self._gradmass_look, step)
+        with watching(look) if is_shadow else stepping(step):
             result = super()._compute_advantage(batch, metrics)
-        if self._gradmass.mode == "shadow":
-            self._gradmass_look(step, batch)
-        elif step.weights_B is None:
+        if step.mask_BT is None:
+            hook = WATCHED if is_shadow else "the estimator of the weight"
             raise UsageError(
-                "verl computed advantages without the estimator of the weight "
-                "(gradmass doctor verl says more)"
+                f"verl computed advantages without {hook} (gradmass doctor verl says more)"
             )
-        else:
-            self._gradmass_written = dict(zip(batch.keys, step.weights_B.tolist(), strict=True))
+        if step.weights_B is not None:
+            row_of = {key: row for row, key in enumerate(batch.keys)}
+            weights_B = torch.as_tensor(step.weights_B, dtype=torch.float32)
+            self._gradmass_written = Written(row_of, weights_B, step.mask_BT)
         metrics.update(step.row)
         return result
 
-    def _gradmass_look(self, step: Step, batch: Any) -> None:
-        """Measure what verl's own estimator wrote; a run under way is not ours to stop."""
-        data = columns(batch, "uid", "rm_scores", "response_mask", "advantages")
-        mask_BT = padded(data["response_mask"])
-        advantages_BT = padded(data["advantages"])
-        host_B, is_even = one_a_row(advantages_BT, mask_BT)
+    def _gradmass_look(self, step: Step, data: Any) -> None:
+        """Measure what verl's own estimator gave; a run under way is not ours to stop."""
+        response_mask = data.batch["response_mask"]
+        step.mask_BT = response_mask > 0
+        host_B, is_even = one_a_row(data.batch["advantages"], response_mask)
         try:
             step.weigh(
-                padded(data["rm_scores"]).sum(-1).double().numpy(),
-                [str(uid) for uid in data["uid"]],
-                mask_BT.sum(-1).numpy(),
+                data.batch["rm_scores"].sum(-1).double().numpy(),
+                data.non_tensor_batch["uid"],
+                response_mask.sum(-1).numpy(),
                 host_B.double().numpy() if is_even else None,
             )
         except UsageError as error:
@@ -125,10 +139,9 @@ class WeightMixin(Base):
             "step": min(self.global_steps - 1, self.total_training_steps),
             "num_steps": max(1, self.total_training_steps),
         }
-        versions = [tag.get("min_global_steps") for tag in batch.tags]
-        known = [int(version) for version in versions if version is not None]
-        if known:
-            signals["policy_lag"] = max(0, self.global_steps - 1 - min(known))
+        versions = {tag.get("min_global_steps") for tag in batch.tags} - {None}
+        if versions:
+            signals["policy_lag"] = max(0, self.global_steps - 1 - min(map(int, versions)))
         if self._gradmass.uses_entropy:
             nats, kind = self._gradmass_entropy(batch, metrics)
             temperature = self.config.actor_rollout_ref.rollout.temperature
@@ -178,16 +191,19 @@ class WeightMixin(Base):
 
     def _gradmass_watch(self, batch: Any) -> None:
         """Stop the run unless the advantages that the workers will read are the ones written."""
-        unseen = [key for key in batch.keys if key not in self._gradmass_written]
+        row_of, weights_B, mask_BT = self._gradmass_written
+        unseen = [key for key in batch.keys if key not in row_of]
         if unseen:
             raise UsageError(
                 f"the loss was given row {unseen[0]!r} that no weight has seen (gradmass doctor "
                 "verl says more)"
             )
-        data = columns(batch, "advantages", "response_mask")
-        written_B = torch.tensor([self._gradmass_written[key] for key in batch.keys])
-        mask_BT, given_BT = padded(data["response_mask"]), padded(data["advantages"])
-        if given_BT.shape != mask_BT.shape or not torch.equal(given_BT, spread(written_B, mask_BT)):
+        rows_B = torch.tensor([row_of[key] for key in batch.keys])
+        written_BT = spread(weights_B[rows_B], mask_BT[rows_B])
+        # Not the mask again: a column takes the queue longer than all of our own work.
+        given_BT = padded(columns(batch, "advantages")["advantages"])
+        width = given_BT.shape[-1]
+        if not torch.equal(given_BT, written_BT[:, :width]) or written_BT[:, width:].any():
             raise UsageError(
                 "the advantages that reached the loss are not the weights that were written: "
                 "something normalised or changed them after the weight, and no update was made"
@@ -208,6 +224,29 @@ class WeightMixin(Base):
             restore(self._gradmass, folder)
 
 
+@contextmanager
+def watching(look: Callable[[Any], None]) -> Iterator[None]:
+    """Show what verl's own estimator was given and gave, until the block ends.
+
+    The queue holds the same, but hands it over only after a longer time than verl took to compute
+    it. Nothing is changed.
+    """
+    from verl.trainer.ppo.v1 import trainer_base
+
+    own = getattr(trainer_base, WATCHED)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        data = own(*args, **kwargs)
+        look(data)
+        return data
+
+    setattr(trainer_base, WATCHED, watched)
+    try:
+        yield
+    finally:
+        setattr(trainer_base, WATCHED, own)
+
+
 def columns(batch: Any, *names: str) -> Any:
     """Columns of a batch from TransferQueue, by name; those that do not exist are left out."""
     import transfer_queue as tq
@@ -225,16 +264,17 @@ def infos(batch: Any, success: str | None) -> list[Mapping[str, Any]]:
     """
     names = {"verdict", success} - {None}
     data = columns(batch, "extra_fields", *sorted(str(name) for name in names))
-    found: list[dict[str, Any]] = [{} for _ in batch.keys]
-    for name in names & set(data.keys()):
-        for info, value in zip(found, data[name], strict=True):
-            info[str(name)] = getattr(value, "data", value)
+    found: list[Mapping[str, Any]] = [{}] * len(batch.keys)
     if "extra_fields" in data.keys():  # noqa: SIM118 (a TensorDict's own "in" is another)
-        for info, value in zip(found, data["extra_fields"], strict=True):
-            fields = getattr(value, "data", value)
-            if isinstance(fields, Mapping):
-                info.update(fields.get("reward_extra_info") or {})
-    return list(found)
+        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        found = [
+            (field.get("reward_extra_info") or {}) if isinstance(field, dict) else {}
+            for field in fields
+        ]
+    for name in names & set(data.keys()):
+        values = [getattr(value, "data", value) for value in data[name]]
+        found = [{str(name): value, **info} for info, value in zip(found, values, strict=True)]
+    return found
 
 
 def padded(values: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from gradmass.metrics.mass import gradient_mass, group_shares
 from gradmass.types import State, UsageError
 from gradmass.weights import Weight
-from gradmass.weights.groups import layout
+from gradmass.weights.groups import Groups, Layout, group_rewards
 from gradmass.weights.signals import SIGNALS
 
 Mode = Literal["weight", "shadow"]
@@ -32,7 +33,7 @@ class Batch:
 
     Args:
         rewards_B: Rewards; anything where not scored.
-        group_ids_B: What the rollouts of one draw of one prompt share: integers or strings.
+        layout: The groups: rollouts of one draw of one prompt.
         successes_B: The verdicts; anything where not scored.
         mask_B: True where a rollout is scored.
         has_tokens_B: True where a rollout has tokens that reach the loss.
@@ -42,13 +43,19 @@ class Batch:
     """
 
     rewards_B: np.ndarray
-    group_ids_B: Any
+    layout: Layout
     successes_B: np.ndarray
     mask_B: np.ndarray
     has_tokens_B: np.ndarray
     lengths_B: np.ndarray | None = None
     host_weights_B: np.ndarray | None = None
     evicted: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def right_B(self) -> np.ndarray:
+        """Which rollouts are scored and right."""
+        right_B: np.ndarray = self.successes_B & self.mask_B
+        return right_B
 
 
 def uses_entropy(weight: Weight) -> bool:
@@ -89,7 +96,8 @@ class Weigher:
         factor: What every weight is multiplied by.
 
     Attributes:
-        states: The weights' states, in their order.
+        names: How the weights are called in metrics.
+        states: Their states, in their order.
 
     Raises:
         UsageError: Unknown mode, a wrong number of weights, or a weight that needs a signal the
@@ -120,20 +128,11 @@ class Weigher:
         if not weights:
             raise UsageError("mode 'shadow' needs at least one weight to measure")
         self.weights, self.mode, self.factor = tuple(weights), mode, factor
+        self.names = _names(weights)
         self.states: list[State] = [weight.init() for weight in weights]
         self.uses_entropy = any(uses_entropy(weight) for weight in weights)
         self.num_batches = 0
         self._off: set[int] = set()
-
-    @property
-    def names(self) -> list[str]:
-        """How the weights are called in metrics: by name, numbered from the second of a name."""
-        names: list[str] = []
-        for weight in self.weights:
-            name = weight.name.rpartition(":")[2]
-            repeats = sum(known.partition("#")[0] == name for known in names)
-            names.append(f"{name}#{repeats + 1}" if repeats else name)
-        return [name.replace("#", "_") for name in names]
 
     def weigh(
         self, batch: Batch, *, is_training: bool, **signals: Any
@@ -155,54 +154,26 @@ class Weigher:
                 the first batch: later a weight that fails is switched off with a warning, because
                 the run is not its to stop.
         """
-        slots_PG, position_B = layout(batch.group_ids_B)
-        index_PG = np.maximum(slots_PG, 0)
-        mask_PG = (slots_PG >= 0) & batch.mask_B[index_PG]
-        successes_PG = batch.successes_B[index_PG] & mask_PG
-        num_success, num_scored = int(successes_PG.sum()), int(mask_PG.sum())
-        if num_scored == 0 and is_training and self.mode == "weight":
+        groups, row, signals = _survey(batch, signals)
+        if self.mode == "weight" and is_training and not batch.mask_B.any():
             raise UsageError(
                 f"none of the {len(batch.mask_B)} rollouts is scored, every reward is None or NaN: "
                 "nothing can be learnt (is the verifier down?); the last checkpoint is intact"
             )
-        all_right, all_wrong, mixed = group_shares(successes_PG, mask_PG)
-        row = {
-            "rollout/num_unscorable": float(len(batch.mask_B) - num_scored),
-            "groups/all_right": all_right,
-            "groups/all_wrong": all_wrong,
-            "groups/mixed": mixed,
-        }
-        if batch.evicted[1]:
-            row["rollout/num_evicted"] = float(batch.evicted[1])
-            num_success += batch.evicted[0]
-            num_scored += batch.evicted[1]
-        if num_scored:
-            row["rollout/solve_rate"] = num_success / num_scored
-        if signals.get("entropy_nats") is not None:
-            row["entropy/mean_nats"] = signals["entropy_nats"]
-        signals |= {
-            "successes_PG": successes_PG,
-            "num_success": num_success,
-            "num_scored": num_scored,
-        }
-        if batch.lengths_B is not None:
-            signals["lengths_PG"] = batch.lengths_B[index_PG]
-        rewards_PG = np.asarray(batch.rewards_B, dtype=np.float64)[index_PG]
         if batch.host_weights_B is not None:
-            row |= _masses(np.asarray(batch.host_weights_B, dtype=np.float64), batch)
+            row |= _masses(batch.host_weights_B, batch)
         weights_B = None
         for i, name in enumerate(self.names):
             if i in self._off:
                 continue
             try:
-                weights_PG = self._weigh_one(i, rewards_PG, mask_PG, signals, is_training)
+                found_B = batch.layout.flat(self._weigh_one(i, groups, signals, is_training))
             except UsageError as error:
                 if self.mode == "weight" or self.num_batches == 0:
                     raise
                 self._off.add(i)
                 warnings.warn(f"shadow weight {name} is off from here on: {error}", stacklevel=2)
                 continue
-            found_B = weights_PG.reshape(-1)[position_B]
             prefix = f"shadow/{name}/" if self.mode == "shadow" else ""
             seen = _masses(found_B, batch) | self._report(i)
             row |= {prefix + key: value for key, value in seen.items()}
@@ -211,20 +182,13 @@ class Weigher:
         return weights_B, row
 
     def _weigh_one(
-        self,
-        i: int,
-        rewards_PG: np.ndarray,
-        mask_PG: np.ndarray,
-        signals: Mapping[str, Any],
-        is_training: bool,
+        self, i: int, groups: Groups, signals: Mapping[str, Any], is_training: bool
     ) -> np.ndarray:
         weight = self.weights[i]
         if is_training:
-            weights_PG, self.states[i] = weight.update(
-                rewards_PG, self.states[i], mask=mask_PG, **signals
-            )
+            weights_PG, self.states[i] = weight.update_groups(groups, self.states[i], signals)
         else:
-            groups = weight.groups(rewards_PG, mask_PG)
+            weight.check_groups(groups)
             weights_PG = weight.weigh_groups(groups, self.states[i], signals)
         return self.factor * np.asarray(weights_PG)
 
@@ -290,8 +254,49 @@ class Weigher:
         self.states, self.num_batches = states, 1
 
 
+def _survey(batch: Batch, signals: dict[str, Any]) -> tuple[Groups, Row, dict[str, Any]]:
+    """The rewards by groups, what there is to say of them under any weight, and all signals."""
+    rows = batch.layout
+    mask_PG = rows.rows(batch.mask_B) & rows.is_filled_PG
+    successes_PG = rows.rows(batch.right_B) & rows.is_filled_PG
+    num_success, num_scored = np.count_nonzero(successes_PG), np.count_nonzero(mask_PG)
+    all_right, all_wrong, mixed = group_shares(successes_PG, mask_PG)
+    row = {
+        "rollout/num_unscorable": float(len(batch.mask_B) - num_scored),
+        "groups/all_right": all_right,
+        "groups/all_wrong": all_wrong,
+        "groups/mixed": mixed,
+    }
+    if batch.evicted[1]:
+        row["rollout/num_evicted"] = float(batch.evicted[1])
+        num_success += batch.evicted[0]
+        num_scored += batch.evicted[1]
+    if num_scored:
+        row["rollout/solve_rate"] = num_success / num_scored
+    if signals.get("entropy_nats") is not None:
+        row["entropy/mean_nats"] = signals["entropy_nats"]
+    signals = signals | {
+        "successes_PG": successes_PG,
+        "num_success": num_success,
+        "num_scored": num_scored,
+    }
+    if batch.lengths_B is not None:
+        signals["lengths_PG"] = rows.rows(batch.lengths_B)
+    return group_rewards(rows.rows(batch.rewards_B), mask_PG), row, signals
+
+
+def _names(weights: Sequence[Weight]) -> list[str]:
+    """How weights are called in metrics: by name, numbered from the second of a name."""
+    names: list[str] = []
+    for weight in weights:
+        name = weight.name.rpartition(":")[2]
+        repeats = sum(known.partition("#")[0] == name for known in names)
+        names.append(f"{name}#{repeats + 1}" if repeats else name)
+    return [name.replace("#", "_") for name in names]
+
+
 def _masses(weights_B: np.ndarray, batch: Batch) -> Row:
     """Masses of what reaches the loss: a rollout without tokens there has none."""
     applied_B = np.where(batch.has_tokens_B, weights_B, 0.0)
-    m_success, m_failure = gradient_mass(applied_B, batch.successes_B & batch.mask_B)
+    m_success, m_failure = gradient_mass(applied_B, batch.right_B)
     return {"mass/positive": m_success, "mass/negative": m_failure}

@@ -9,6 +9,7 @@ import numpy as np
 from gradmass.masses.priors import Prior
 from gradmass.types import State, UsageError
 from gradmass.weights import Weight
+from gradmass.weights.groups import group_rewards
 
 MAX_GROUP_SIZE, MAX_GROUP_SIZE_IN_BATCH = 4096, 1024
 """Largest finite group, of which G + 1 are weighed, alone or several times in one batch."""
@@ -164,7 +165,8 @@ class Canonical:
     def _weigh(self, successes_P: np.ndarray, group_size: int) -> np.ndarray:
         """Weights of a batch of groups, successes first, under the fixed state."""
         is_success_PG = np.arange(group_size) < successes_P[:, None]
-        groups = self.weight.groups(is_success_PG.astype(np.float64))
+        groups = group_rewards(is_success_PG.astype(np.float64))
+        self.weight.check_groups(groups)
         signals = neutral_signals(self.weight, groups.rewards_PG)
         weights_PG: np.ndarray = self.weight.weigh_groups(groups, self.fixed_state, signals)
         return weights_PG

@@ -38,8 +38,9 @@ def gradient_mass(weights_PG: Array, successes_PG: Array) -> tuple[float, float]
     (0.1875, 0.1875)
     """
     weights_PG, is_success_PG = _checked(weights_PG, successes_PG)
-    total_success = float(np.sum(weights_PG, where=is_success_PG))
-    total_failure = float(np.sum(weights_PG, where=~is_success_PG))
+    total_failure, total_success = np.bincount(
+        is_success_PG.reshape(-1), weights=weights_PG.reshape(-1), minlength=2
+    ).tolist()
     # 0.0 minus, so that no failures give 0 and not -0.
     return total_success / weights_PG.size, (0.0 - total_failure) / weights_PG.size
 
@@ -244,12 +245,12 @@ def group_shares(successes_PG: Array, mask_PG: Array) -> tuple[float, float, flo
     is_right_PG, mask_PG = _scored(successes_PG, mask_PG)
     has_right_P = is_right_PG.any(axis=1)
     has_wrong_P = (mask_PG & ~is_right_PG).any(axis=1)
-    num_groups = int((has_right_P | has_wrong_P).sum())
+    _, num_right, num_wrong, num_mixed = np.bincount(
+        has_right_P + 2 * has_wrong_P, minlength=4
+    ).tolist()
+    num_groups = num_right + num_wrong + num_mixed
     if num_groups == 0:
         return 0.0, 0.0, 0.0
-    num_right = int((has_right_P & ~has_wrong_P).sum())
-    num_wrong = int((has_wrong_P & ~has_right_P).sum())
-    num_mixed = num_groups - num_right - num_wrong
     return num_right / num_groups, num_wrong / num_groups, num_mixed / num_groups
 
 
@@ -265,6 +266,8 @@ def _checked(weights: Array, successes: Array) -> tuple[np.ndarray, np.ndarray]:
         raise UsageError(
             f"gradient mass needs finite weights, got {weights[~np.isfinite(weights)][0]}"
         )
+    if successes.dtype == bool:
+        return weights, successes
     return weights, _as_bool(np.where(weights != 0, successes, 0))
 
 
@@ -276,6 +279,8 @@ def _scored(successes_PG: Array, mask_PG: Array) -> tuple[np.ndarray, np.ndarray
             "group shares need successes and a mask of one shape [prompts, rollouts], got "
             f"{successes_PG.shape} and {mask_PG.shape}"
         )
+    if successes_PG.dtype == bool:
+        return successes_PG & mask_PG, mask_PG
     return _as_bool(np.where(mask_PG, successes_PG, 0)), mask_PG
 
 

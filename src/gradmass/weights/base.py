@@ -11,14 +11,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
-import numpy as np
 from array_api_compat import array_namespace, device
 
 from gradmass.registry import Registry
 from gradmass.types import Array, State, UsageError
-from gradmass.weights.groups import Groups, layout
+from gradmass.weights.groups import Groups, group_rewards, layout
 from gradmass.weights.signals import SIGNALS
 
 __all__ = ["WEIGHTS", "Groups", "Weight", "register_weight"]
@@ -107,19 +106,37 @@ class Weight(ABC):
             UsageError: Rewards that are not a matrix, NaN or outside the domain; groups smaller
                 than ``min_group_size``; a mask of another shape; an unknown or a missing signal.
         """
-        self._check_signals(signals)
         self._check_state(state)
-        groups = self.groups(rewards_PG, mask)
-        xp = groups.xp
+        groups = group_rewards(rewards_PG, mask)
+        weights_PG, state = self.update_groups(groups, state, signals)
+        return groups.xp.astype(weights_PG, _weight_dtype(groups.xp, rewards_PG)), state
+
+    def update_groups(
+        self, groups: Groups, state: State, signals: Mapping[str, Any]
+    ) -> tuple[Array, State]:
+        """``update`` with groups that several weights may share.
+
+        Args:
+            groups: From ``group_rewards``.
+            state: Of this weight.
+            signals: As in ``update``.
+
+        Returns:
+            Weights in float64, and the new state.
+
+        Raises:
+            UsageError: As in ``update``.
+        """
+        self._check_signals(signals)
+        self.check_groups(groups)
         state = self.observe(groups, state, signals)
-        weights_PG = self.weigh_groups(groups, state, signals)
-        return xp.astype(weights_PG, _weight_dtype(xp, rewards_PG)), state
+        return self.weigh_groups(groups, state, signals), state
 
     def weigh_groups(self, groups: Groups, state: State, signals: Mapping[str, Any]) -> Array:
         """Weights of a batch by a state as it is: ``update`` without ``observe``.
 
         Args:
-            groups: From ``groups``.
+            groups: Checked by ``check_groups``.
             state: One that has observed the batch, or one to hold fixed.
             signals: As in ``update``.
 
@@ -194,36 +211,28 @@ class Weight(ABC):
                 f"weigh needs flat rewards and one group id each, got rewards of shape "
                 f"{tuple(rewards_B.shape)} and ids of shape {ids_shape}"
             )
-        slots_PG, position_B = layout(group_ids_B)
-        if self.needs_group and slots_PG.shape[1] == 1:
+        rows = layout(group_ids_B)
+        if self.needs_group and rows.slots_PG.shape[1] == 1:
             warnings.warn(
-                f"each of the {slots_PG.shape[0]} groups has one rollout, so weight {self.label} "
+                f"each of the {len(rows.slots_PG)} groups has one rollout, so weight {self.label} "
                 "is 0 for all; a group id is what the rollouts of one prompt share",
                 stacklevel=2,
             )
-        is_filled_PG = xp.asarray(slots_PG >= 0, device=device(rewards_B))
-        index_PG = xp.asarray(np.maximum(slots_PG, 0), device=device(rewards_B))
-
-        def scatter(flat_B: Array) -> Array:
-            flat_B = xp.asarray(flat_B, device=device(rewards_B))
-            if flat_B.shape != rewards_B.shape:
-                raise UsageError(
-                    f"a flat batch of {rewards_B.shape[0]} rollouts needs masks and signals of "
-                    f"that length, got shape {tuple(flat_B.shape)}"
-                )
-            if flat_B.shape[0] == 0:
-                return xp.reshape(flat_B, (0, 0))
-            return xp.reshape(xp.take(flat_B, xp.reshape(index_PG, (-1,)), axis=0), index_PG.shape)
-
-        mask_PG = is_filled_PG if mask is None else is_filled_PG & xp.astype(scatter(mask), xp.bool)
+        index_PG, mask_PG = (
+            xp.asarray(cells_PG, device=device(rewards_B))
+            for cells_PG in (rows.index_PG, rows.is_filled_PG)
+        )
+        if mask is not None:
+            mask_PG = mask_PG & xp.astype(_in_rows(mask, rewards_B, index_PG), xp.bool)
         for key, flat_B in list(signals.items()):
             if key.endswith(("_PG", "_P")) and flat_B is not None:
-                by_group_PG = scatter(flat_B)
+                by_group_PG = _in_rows(flat_B, rewards_B, index_PG)
                 first_P = xp.reshape(by_group_PG[:, :1], (-1,))
                 signals[key] = by_group_PG if key.endswith("_PG") else first_P
+        rewards_PG = _in_rows(rewards_B, rewards_B, index_PG)
         state = self.init() if state is None else state
-        weights_PG, state = self.update(scatter(rewards_B), state, mask=mask_PG, **signals)
-        position_B = xp.asarray(position_B, device=device(rewards_B))
+        weights_PG, state = self.update(rewards_PG, state, mask=mask_PG, **signals)
+        position_B = xp.asarray(rows.position_B, device=device(rewards_B))
         return xp.take(xp.reshape(weights_PG, (-1,)), position_B, axis=0), state
 
     @property
@@ -238,9 +247,9 @@ class Weight(ABC):
         return f"{name}({changed})" if changed else name
 
     def _check_signals(self, signals: Mapping[str, Any]) -> None:
-        for key in signals:
-            if key not in SIGNALS:
-                raise UsageError(f"unknown signal {key!r}; known: {', '.join(sorted(SIGNALS))}")
+        if not signals.keys() <= SIGNALS:
+            unknown = next(key for key in signals if key not in SIGNALS)
+            raise UsageError(f"unknown signal {unknown!r}; known: {', '.join(sorted(SIGNALS))}")
         for key in self.needs:
             if signals.get(key) is None:
                 raise UsageError(
@@ -254,62 +263,59 @@ class Weight(ABC):
                 f"weight's; its own has {sorted(self.init())} (start from init())"
             )
 
-    def groups(self, rewards_PG: Array, mask: Array | None = None) -> Groups:
-        """Check a batch, and mask it; arguments and errors as in ``update``."""
-        xp = array_namespace(rewards_PG)
-        if rewards_PG.ndim != 2:
-            raise UsageError(
-                f"rewards must have shape [prompts, rollouts], got {tuple(rewards_PG.shape)}; "
-                "use weigh() for a flat batch with group ids"
-            )
-        if mask is None:
-            mask_PG = xp.ones(rewards_PG.shape, dtype=xp.bool, device=device(rewards_PG))
-        else:
-            mask_PG = xp.asarray(mask, dtype=xp.bool, device=device(rewards_PG))
-            if mask_PG.shape != rewards_PG.shape:
-                raise UsageError(
-                    f"mask has shape {tuple(mask_PG.shape)}, "
-                    f"rewards have shape {tuple(rewards_PG.shape)}"
-                )
-        if rewards_PG.shape[1] < self.min_group_size and bool(xp.any(mask_PG)):
+    def check_groups(self, groups: Groups) -> None:
+        """Refuse groups that the formula is not defined for.
+
+        Raises:
+            UsageError: Groups smaller than ``min_group_size``, a scored reward that is not finite
+                or not in the domain.
+        """
+        num_groups, group_size = groups.rewards_PG.shape
+        if group_size < self.min_group_size and bool(groups.xp.any(groups.mask_PG)):
             raise UsageError(
                 f"weight {self.label} needs groups of at least {self.min_group_size} rollouts, "
-                f"got groups of {rewards_PG.shape[1]}"
+                f"got groups of {group_size}"
             )
-        scored_PG = xp.astype(rewards_PG, xp.float64)
-        is_masked = mask is not None and not bool(xp.all(mask_PG))
-        if is_masked:
-            scored_PG = xp.where(mask_PG, scored_PG, 0.0)
-        if scored_PG.shape[0] == 0 or scored_PG.shape[1] == 0:
-            is_tied_P1 = xp.ones((scored_PG.shape[0], 1), dtype=xp.bool, device=device(rewards_PG))
-            return Groups(scored_PG, mask_PG, xp, is_tied_P1)
-        self._check_domain(xp, scored_PG, mask_PG)
-        if is_masked:
-            highest_PG = xp.where(mask_PG, scored_PG, -math.inf)
-            is_equal_PG = ~mask_PG | (scored_PG == xp.max(highest_PG, axis=1, keepdims=True))
-        else:
-            is_equal_PG = scored_PG == scored_PG[:, :1]
-        is_tied_P1 = xp.all(is_equal_PG, axis=1, keepdims=True)
-        return Groups(scored_PG, mask_PG, xp, is_tied_P1)
-
-    def _check_domain(self, xp: Any, scored_PG: Array, mask_PG: Array) -> None:
-        """Raise for a scored reward that is not finite or not in the domain, naming it."""
-        is_in = xp.isfinite(scored_PG)
-        wanted = "a finite number"
-        if self.domain == "unit":
-            is_in = (scored_PG >= 0) & (scored_PG <= 1)
-            wanted = "in [0, 1]"
+        if num_groups == 0 or group_size == 0:
+            return
+        low, high = groups.bounds
+        is_in = low >= 0 and high <= 1
+        if self.domain == "real":
+            is_in = math.isfinite(low) and math.isfinite(high)
         elif self.domain == "binary":
-            is_in = (scored_PG == 0) | (scored_PG == 1)
-            wanted = "0 or 1"
-        if not bool(xp.all(is_in)):
-            first = xp.argmax(xp.astype(xp.reshape(~is_in, (-1,)), xp.uint8))
-            row, column = divmod(int(first), is_in.shape[1])
-            raise UsageError(
-                f"reward {scored_PG[row, column].item()} of group {row}, rollout {column}: "
-                f"weight {self.label} needs rewards that are {wanted}; leave an unscorable rollout "
-                "out with mask"
-            )
+            is_in = is_in and groups.is_binary
+        if not is_in:
+            self._refuse_rewards(groups)
+
+    def _refuse_rewards(self, groups: Groups) -> NoReturn:
+        """Name the first scored reward that is not finite or not in the domain."""
+        xp, rewards_PG = groups.xp, groups.rewards_PG
+        is_in, wanted = xp.isfinite(rewards_PG), "a finite number"
+        if self.domain == "unit":
+            is_in, wanted = (rewards_PG >= 0) & (rewards_PG <= 1), "in [0, 1]"
+        elif self.domain == "binary":
+            is_in, wanted = (rewards_PG == 0) | (rewards_PG == 1), "0 or 1"
+        first = xp.argmax(xp.astype(xp.reshape(~is_in, (-1,)), xp.uint8))
+        row, column = divmod(int(first), is_in.shape[1])
+        raise UsageError(
+            f"reward {rewards_PG[row, column].item()} of group {row}, rollout {column}: "
+            f"weight {self.label} needs rewards that are {wanted}; leave an unscorable rollout "
+            "out with mask"
+        )
+
+
+def _in_rows(flat_B: Array, rewards_B: Array, index_PG: Array) -> Array:
+    """Numbers of a flat batch, beside its rewards, as a matrix with a row for each group."""
+    xp = array_namespace(rewards_B)
+    flat_B = xp.asarray(flat_B, device=device(rewards_B))
+    if flat_B.shape != rewards_B.shape:
+        raise UsageError(
+            f"a flat batch of {rewards_B.shape[0]} rollouts needs masks and signals of "
+            f"that length, got shape {tuple(flat_B.shape)}"
+        )
+    if flat_B.shape[0] == 0:
+        return xp.reshape(flat_B, (0, 0))
+    return xp.reshape(xp.take(flat_B, xp.reshape(index_PG, (-1,)), axis=0), index_PG.shape)
 
 
 def _weight_dtype(xp: Any, rewards: Array) -> Any:

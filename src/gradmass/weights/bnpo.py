@@ -62,7 +62,7 @@ class Bnpo(Weight):
 def _shape(groups: Groups) -> tuple[float, float]:
     """The parameters a', b' of the density; 1 and 1 where the means do not vary."""
     is_scored_P1 = groups.num_scored_P1 > 0
-    per_group = Groups(groups.mean_P1, is_scored_P1, groups.xp, is_scored_P1)
+    per_group = Groups(groups.mean_P1, is_scored_P1, groups.xp)
     mean, variance = batch_moments(per_group, groups.mean_P1, per_group.counts_PG)
     if variance == 0:
         return 1.0, 1.0

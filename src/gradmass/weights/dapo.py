@@ -5,6 +5,7 @@ the loss, and the penalty for long answers to the reward.
 """
 
 from gradmass.types import Array
+from gradmass.weights.groups import group_rewards
 from gradmass.weights.grpo import Grpo
 
 
@@ -36,4 +37,6 @@ def informative_groups(rewards_PG: Array, mask: Array | None = None) -> Array:
     >>> informative_groups(np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
     array([ True, False, False])
     """
-    return ~Grpo().groups(rewards_PG, mask).is_tied_P1[:, 0]
+    groups = group_rewards(rewards_PG, mask)
+    Grpo().check_groups(groups)
+    return ~groups.is_tied_P1[:, 0]

@@ -4,37 +4,62 @@ import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import device
+from array_api_compat import array_namespace, device
 
-from gradmass.types import Array
+from gradmass.types import Array, UsageError
 
 
 @dataclass(frozen=True)
 class Groups:
     """Rewards of a batch with their masked statistics, in float64.
 
+    Each statistic is computed when it is first asked for, and once for all weights that are given
+    the same object.
+
     Args:
         rewards_PG: Rewards, 0 where not scored.
         mask_PG: Which rollouts are scored.
         xp: Array namespace of both.
-        is_tied_P1: Groups whose scored rewards are all equal (max - min = 0, compared in the
-            caller's dtype), groups of one and of none among them.
     """
 
     rewards_PG: Array
     mask_PG: Array
     xp: Any
-    is_tied_P1: Array
+
+    @cached_property
+    def is_full(self) -> bool:
+        """Whether every rollout is scored."""
+        return bool(self.xp.all(self.mask_PG))
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest of all entries, those outside the mask (0) too; NaN if one is."""
+        return float(self.xp.min(self.rewards_PG)), float(self.xp.max(self.rewards_PG))
+
+    @cached_property
+    def is_binary(self) -> bool:
+        """Whether all entries are 0 or 1."""
+        return bool(self.xp.all((self.rewards_PG == 0) | (self.rewards_PG == 1)))
+
+    @cached_property
+    def is_tied_P1(self) -> Array:
+        """Groups whose scored rewards are all equal, groups of one and of none among them."""
+        xp = self.xp
+        if self.is_full:
+            is_equal_PG = self.rewards_PG == self.rewards_PG[:, :1]
+        else:
+            is_equal_PG = ~self.mask_PG | (self.rewards_PG == self.max_P1)
+        return xp.all(is_equal_PG, axis=1, keepdims=True)
 
     @cached_property
     def num_scored_P1(self) -> Array:
         """Number of scored rollouts of each group."""
         xp, (num_prompts, group_size) = self.xp, self.mask_PG.shape
-        if bool(xp.all(self.mask_PG)):  # much faster than sums over short rows
+        if self.is_full:  # much faster than sums over short rows
             kind = {"dtype": xp.float64, "device": device(self.mask_PG)}
             return xp.full((num_prompts, 1), float(group_size), **kind)
         return xp.sum(self.mask_PG, axis=1, keepdims=True, dtype=xp.float64)
@@ -43,7 +68,9 @@ class Groups:
     def mean_P1(self) -> Array:
         """Mean reward of each group, 0 where none is scored."""
         total_P1 = self.xp.sum(self.rewards_PG, axis=1, keepdims=True)
-        return total_P1 / self.xp.where(self.num_scored_P1 > 0, self.num_scored_P1, 1.0)
+        if self.is_full:
+            return total_P1 / float(max(1, self.mask_PG.shape[1]))
+        return total_P1 / positive_or_one(self.xp, self.num_scored_P1)
 
     @cached_property
     def inner_mean_P1(self) -> Array:
@@ -111,6 +138,31 @@ class Groups:
         return replace(self, rewards_PG=-self.rewards_PG)
 
 
+def group_rewards(rewards_PG: Array, mask: Array | None = None) -> Groups:
+    """Rewards in float64, 0 where not scored; arguments as of ``Weight.update``.
+
+    Raises:
+        UsageError: Rewards that are not a matrix, a mask of another shape.
+    """
+    xp = array_namespace(rewards_PG)
+    if rewards_PG.ndim != 2:
+        raise UsageError(
+            f"rewards must have shape [prompts, rollouts], got {tuple(rewards_PG.shape)}; "
+            "use weigh() for a flat batch with group ids"
+        )
+    scored_PG = xp.astype(rewards_PG, xp.float64)
+    if mask is None:
+        mask_PG = xp.ones(rewards_PG.shape, dtype=xp.bool, device=device(rewards_PG))
+        return Groups(scored_PG, mask_PG, xp)
+    mask_PG = xp.asarray(mask, dtype=xp.bool, device=device(rewards_PG))
+    if mask_PG.shape != rewards_PG.shape:
+        raise UsageError(
+            f"mask has shape {tuple(mask_PG.shape)}, rewards have shape {tuple(rewards_PG.shape)}"
+        )
+    groups = Groups(scored_PG, mask_PG, xp)
+    return groups if groups.is_full else Groups(xp.where(mask_PG, scored_PG, 0.0), mask_PG, xp)
+
+
 def positive_or_one(xp: Any, values: Array) -> Array:
     """Values above 0, and 1 for the others: to divide by where the quotient is 0 or unused."""
     return xp.where(values > 0, values, 1.0)
@@ -152,13 +204,57 @@ def batch_moments(groups: Groups, values_PG: Array, counts_PG: Array) -> tuple[f
     return mean, squares / (total - 1) if total > 1 else 0.0
 
 
-def layout(group_ids_B: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Where each rollout goes in a padded matrix.
+@dataclass(frozen=True)
+class Layout:
+    """Where each rollout of a flat batch is in a padded matrix with a row for each group.
 
-    Returns:
-        ``slots_PG``, the index of the rollout in each cell, -1 for padding; and ``position_B``,
-        the flat cell of each rollout.
+    Args:
+        slots_PG: Index of the rollout in each cell, -1 for padding.
+        position_B: The flat cell of each rollout.
     """
+
+    slots_PG: np.ndarray
+    position_B: np.ndarray
+
+    @cached_property
+    def index_PG(self) -> np.ndarray:
+        """``slots_PG`` with any rollout in the padding, to index with."""
+        index_PG: np.ndarray = np.maximum(self.slots_PG, 0)
+        return index_PG
+
+    @cached_property
+    def is_filled_PG(self) -> np.ndarray:
+        """False for padding."""
+        return self.slots_PG >= 0
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        """Whether the batch read row by row is the matrix."""
+        num_rollouts = len(self.position_B)
+        is_padded = self.slots_PG.size > num_rollouts
+        return not is_padded and np.array_equal(self.position_B, np.arange(num_rollouts))
+
+    def rows(self, values_B: np.ndarray) -> np.ndarray:
+        """Values of the rollouts as the matrix, any of them in the padding."""
+        if self.is_in_order:
+            return values_B.reshape(self.slots_PG.shape)
+        values_PG: np.ndarray = values_B[self.index_PG]
+        return values_PG
+
+    def flat(self, values_PG: np.ndarray) -> np.ndarray:
+        """Values of the matrix in the order of the rollouts."""
+        values_B = values_PG.reshape(-1)
+        return values_B if self.is_in_order else values_B[self.position_B]
+
+
+@lru_cache(maxsize=8)
+def consecutive(num_rollouts: int, group_size: int) -> Layout:
+    """The layout of groups that follow one another, where the last may be short."""
+    return layout(np.arange(num_rollouts) // group_size)
+
+
+def layout(group_ids_B: Any) -> Layout:
+    """Where each rollout goes in a padded matrix, given what those of a group share."""
     ids_B = as_integers(group_ids_B)
     order_B = _stable_order(ids_B)
     sorted_B = ids_B[order_B]
@@ -174,7 +270,7 @@ def layout(group_ids_B: Any) -> tuple[np.ndarray, np.ndarray]:
     slots_PG.reshape(-1)[cell_B] = order_B
     position_B = np.empty(len(ids_B), dtype=np.int64)
     position_B[order_B] = cell_B
-    return slots_PG, position_B
+    return Layout(slots_PG, position_B)
 
 
 def _stable_order(ids_B: np.ndarray) -> np.ndarray:

@@ -180,6 +180,41 @@ def test_with_the_estimator_gone_the_run_stops(put, trainer):
         step(made, put(REWARDS, ONE_EACH))
 
 
+def test_one_other_number_on_one_token_never_reaches_the_loss(queue, put, trainer):
+    from verl.utils.tensordict_utils import get_tensordict
+    from verl.workers.utils.padding import response_to_nested
+
+    made = trainer(*FADE)
+    batch, metrics = step(made, put(REWARDS, ONE_EACH))
+    data = queue.kv_batch_get(
+        keys=batch.keys, partition_id="train", select_fields=["advantages", "response_mask"]
+    )
+    for row, token in ((0, 0), (7, 1), (4, 1)):
+        advantages = data["advantages"].to_padded_tensor(0)
+        advantages[row, token] = 0.0
+        fields = {"advantages": response_to_nested(advantages, data["response_mask"])}
+        queue.kv_batch_put(keys=batch.keys, fields=get_tensordict(fields), partition_id="train")
+        with pytest.raises(UsageError, match="something normalised or changed them"):
+            made._update_actor(batch, metrics)
+    assert made.actor_rollout_wg.updates == 0
+
+
+def test_shadow_mode_says_so_when_verl_no_longer_calls_what_it_watches(put, trainer, monkeypatch):
+    from verl.trainer.ppo.v1 import trainer_base
+
+    watched = trainer_base.compute_advantage_for_multi_trajectories
+    shadow = ("+algorithm.gradmass.mode=shadow", "+algorithm.gradmass.weight=fade")
+    made = trainer("gradmass_sync", "grpo", *shadow)
+    with pytest.raises(UsageError, match="neither 0 nor 1"):
+        step(made, put([0.5] * 8, ONE_EACH))
+    assert trainer_base.compute_advantage_for_multi_trajectories is watched
+    monkeypatch.setattr(
+        type(made).__mro__[2], "_compute_advantage", lambda self, batch, metrics: batch
+    )
+    with pytest.raises(UsageError, match="without compute_advantage_for_multi_trajectories"):
+        step(made, put(REWARDS, ONE_EACH))
+
+
 def test_shadow_mode_changes_nothing_and_measures_every_weight(queue, put, trainer):
     weights = '+algorithm.gradmass.weight=["fade:entropy_form=relative","maxrl"]'
     made = trainer("gradmass_sync", "grpo", "+algorithm.gradmass.mode=shadow", weights)
