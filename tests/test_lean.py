@@ -66,6 +66,7 @@ ANSWER_NT = torch.tensor(
     ]
 )
 LENGTHS = [4, 6, 1, 2, 6, 3]
+ANSWER_MASK_NT = torch.arange(6) < torch.tensor(LENGTHS)[:, None]
 
 
 def random_model(config, seed=0):
@@ -93,7 +94,7 @@ def own_states(model, n):
 
 
 def lean_states(model):
-    states_NTD = lean_answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT)
+    states_NTD = lean_answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT, ANSWER_MASK_NT)
     return [states_NTD[n, :length] for n, length in enumerate(LENGTHS)]
 
 
@@ -126,9 +127,26 @@ def test_so_are_the_gradients_of_all_parameters(model, few_scores, monkeypatch):
 
 
 def test_one_token_needs_the_prompt_alone(model):
-    states_N1D = lean_answer_states(model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT[:, :1])
+    states_N1D = lean_answer_states(
+        model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT[:, :1], ANSWER_MASK_NT[:, :1]
+    )
     for n in range(len(LENGTHS)):
         torch.testing.assert_close(states_N1D[n], own_states(model, n)[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_read_behind_a_token_that_ends_its_answer(model):
+    """Columns that no answer reaches leave the states, and the gradient, as they are."""
+    arguments = (model, PROMPT_PT, MASK_PT, ROW_N)
+    mask_NT = ANSWER_MASK_NT & (torch.arange(6) < 1)
+    states_NTD = lean_answer_states(*arguments, ANSWER_NT, mask_NT)
+    states_N1D = lean_answer_states(*arguments, ANSWER_NT[:, :1], mask_NT[:, :1])
+    torch.testing.assert_close(states_NTD[:, :1], states_N1D)
+    assert (states_NTD[:, 1:] == 0).all()
+    parameters = list(model.model.parameters())
+    wide = torch.autograd.grad(states_NTD.square().sum(), parameters)
+    narrow = torch.autograd.grad(states_N1D.square().sum(), parameters)
+    for found, expected in zip(wide, narrow, strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("max_new_tokens", [6, 40])

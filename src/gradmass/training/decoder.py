@@ -139,7 +139,7 @@ class LeanDecoder:
 
         position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
         bias_P1TT = causal_bias(mask_PT)
-        states_PTD = self._lean.states(prompt_PT, position_PT, bias_P1TT, keep)
+        states_PTD = self._lean.states(prompt_PT, position_PT, bias_P1TT, keep, mask_PT)
         self._position_B1 = position_PT[row_B, -1:]
         room = (0, max_new_tokens - 1)
         self._bias_B11S = F.pad(bias_P1TT[:, :, -1:], room, value=UNSEEN)[row_B]

@@ -105,7 +105,12 @@ class Lean:
         self._turn_LC = torch.complex(cos_1LD[0, :, :half], sin_1LD[0, :, :half])
 
     def states(
-        self, token_NT: Tensor, position_NT: Tensor, bias_N1TS: Tensor, extend: Extend
+        self,
+        token_NT: Tensor,
+        position_NT: Tensor,
+        bias_N1TS: Tensor,
+        extend: Extend,
+        mask_NT: Tensor | None = None,
     ) -> Tensor:
         """Hidden states that the output head is applied to, shape ``[N, T, D]``.
 
@@ -114,26 +119,28 @@ class Lean:
             position_NT: Their places in their texts.
             bias_N1TS: Added to scores: 0 for what a token sees, ``UNSEEN`` for what it does not.
             extend: Gives each layer what its attention sees.
+            mask_NT: True where there is a token. Nothing but attention is computed for the rest,
+                whose states are 0; all if not given.
         """
-        num_rows, num_tokens = token_NT.shape
+        shape = token_NT.shape
+        there_M = None if mask_NT is None else mask_NT.flatten().nonzero()[:, 0]
         turn_NT1C = self._turn_LC[position_NT][:, :, None]
-        x_MD = F.embedding(token_NT.flatten(), self._embedding_VD)
+        x_MD = F.embedding(_packed(token_NT, there_M), self._embedding_VD)
         for i, layer in enumerate(self._layers):
             unit_MD = _unit(x_MD, self._eps)
-            qkv_NTHD = _linear(unit_MD, layer.qkv_DE, layer.qkv_bias_E).view(
-                num_rows, num_tokens, -1, self.head_size
-            )
+            qkv_ME = _linear(unit_MD, layer.qkv_DE, layer.qkv_bias_E)
+            qkv_NTHD = _spread(qkv_ME, there_M, shape).unflatten(-1, (-1, self.head_size))
             queries_NHTD, keys_NHTD, values_NHTD = self._turned(
                 qkv_NTHD, turn_NT1C, layer.turned_scale_HD
             )
             seen_NHSD = extend(i, keys_NHTD, values_NHTD)
             y_NHTD = _attend(queries_NHTD, *seen_NHSD, bias_N1TS)
-            y_ME = y_NHTD.transpose(1, 2).reshape(len(x_MD), -1)
+            y_ME = _packed(y_NHTD.transpose(1, 2).flatten(2), there_M)
             x_MD = _added(x_MD, y_ME, layer.out_ED, layer.out_bias_D)
             unit_MD = _unit(x_MD, self._eps)
             gate_MF, up_MF = _linear(unit_MD, layer.gate_up_DF, layer.gate_up_bias_F).chunk(2, -1)
             x_MD = _added(x_MD, F.silu(gate_MF) * up_MF, layer.down_FD, layer.down_bias_D)
-        return (_unit(x_MD, self._eps) * self._final_D).view(num_rows, num_tokens, -1)
+        return _spread(_unit(x_MD, self._eps) * self._final_D, there_M, shape)
 
     def _turned(
         self, qkv_NTHD: Tensor, turn_NT1C: Tensor, scale_HD: Tensor | None
@@ -151,16 +158,22 @@ class Lean:
 
 
 def lean_answer_states(
-    model: PreTrainedModel, prompt_PT: Tensor, mask_PT: Tensor, row_N: Tensor, answer_NT: Tensor
+    model: PreTrainedModel,
+    prompt_PT: Tensor,
+    prompt_mask_PT: Tensor,
+    row_N: Tensor,
+    answer_NT: Tensor,
+    mask_NT: Tensor,
 ) -> Tensor:
     """Hidden states that answer tokens are drawn from; each prompt is read once for its answers.
 
     Args:
         model: A model for which ``is_lean``.
         prompt_PT: Prompt tokens, padded on the left.
-        mask_PT: True where a prompt token is no padding.
+        prompt_mask_PT: True where one is no padding.
         row_N: Which prompt each answer belongs to.
         answer_NT: Answer tokens, padded on the right.
+        mask_NT: True where one is no padding.
 
     Returns:
         Shape ``[N, T, D]``; what stands at padding means nothing.
@@ -180,17 +193,18 @@ def lean_answer_states(
         )
         return keys_NHSD, values_NHSD
 
-    position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-    states_PTD = lean.states(prompt_PT, position_PT, causal_bias(mask_PT), keep)
+    position_PT = (prompt_mask_PT.cumsum(1) - 1).clamp(min=0)
+    states_PTD = lean.states(
+        prompt_PT, position_PT, causal_bias(prompt_mask_PT), keep, prompt_mask_PT
+    )
     first_N1D = states_PTD[:, -1:].index_select(0, row_N)
     if num_tokens == 1:
         return first_N1D
     position_NT = position_PT[row_N, -1:] + torch.arange(1, num_tokens)
-    is_own_NT = torch.ones_like(answer_NT[:, 1:], dtype=torch.bool)
-    bias_N1TS = causal_bias(torch.cat([mask_PT[row_N], is_own_NT], dim=1))
-    states_NTD = lean.states(
-        answer_NT[:, :-1], position_NT, bias_N1TS[:, :, prompt_PT.shape[1] :], behind
-    )
+    seen_NS = torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1)
+    bias_N1TS = causal_bias(seen_NS)[:, :, prompt_PT.shape[1] :]
+    # The last token of an answer is drawn, not read.
+    states_NTD = lean.states(answer_NT[:, :-1], position_NT, bias_N1TS, behind, mask_NT[:, 1:])
     return torch.cat([first_N1D, states_NTD], dim=1)
 
 
@@ -251,6 +265,19 @@ def _fold(layer: Any) -> _Layer:
 def _paired(rows: Tensor, head_size: int) -> Tensor:
     """Rows ``[H * D, ...]`` with row d of a head's first half beside row d of its second."""
     return rows.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2).reshape(rows.shape)
+
+
+def _packed(x_NT: Tensor, there_M: Tensor | None) -> Tensor:
+    """What stands at tokens, in a row; any axes behind."""
+    flat_M = x_NT.flatten(0, 1)
+    return flat_M if there_M is None else flat_M.index_select(0, there_M)
+
+
+def _spread(x_ME: Tensor, there_M: Tensor | None, shape: torch.Size) -> Tensor:
+    """The opposite of ``_packed``, with 0 where there is no token."""
+    if there_M is not None:
+        x_ME = x_ME.new_zeros(shape.numel(), x_ME.shape[1]).index_copy(0, there_M, x_ME)
+    return x_ME.view(*shape, -1)
 
 
 def _linear(x_MD: Tensor, matrix_DE: Tensor, bias_E: Tensor | None) -> Tensor:

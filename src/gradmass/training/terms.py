@@ -48,7 +48,7 @@ def answer_token_terms(
         both_NT = torch.cat([prompt_mask_NT, prompt_NT], dim=1)
         both_PT, row_N = torch.unique(both_NT, dim=0, return_inverse=True)
         mask_PT, prompt_PT = both_PT.chunk(2, dim=1)
-        hidden_NTD = lean_answer_states(model, prompt_PT, mask_PT.bool(), row_N, answer_NT)
+        hidden_NTD = lean_answer_states(model, prompt_PT, mask_PT.bool(), row_N, answer_NT, mask_NT)
         return terms_of_states(model, hidden_NTD, answer_NT, mask_NT, with_entropy=with_entropy)
     tokens_NT = torch.cat([prompt_NT, answer_NT], dim=1)
     attention_NT = torch.cat([prompt_mask_NT, mask_NT], dim=1)
@@ -87,7 +87,7 @@ def prompted_states(
         Shape ``[N, T, D]``; what stands at padding means nothing.
     """
     if is_lean(model):
-        return lean_answer_states(model, prompt_PT, prompt_mask_PT, row_N, answer_NT)
+        return lean_answer_states(model, prompt_PT, prompt_mask_PT, row_N, answer_NT, mask_NT)
     output = model.base_model(
         input_ids=prompt_PT,
         attention_mask=prompt_mask_PT,
