@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gradmass.training.cache import make_room
-from gradmass.training.lean import UNSEEN, Lean, causal_bias, is_lean
+from gradmass.training.lean import UNSEEN, Lean, causal_bias, is_lean, widened
 
 VECTOR = 32
 """Numbers that the widest vector loops treat at once."""
@@ -123,6 +123,7 @@ class LeanDecoder:
         row_B: Tensor,
         max_new_tokens: int,
     ) -> None:
+        prompt_PT, mask_PT = widened(prompt_PT, mask_PT)
         self._lean = Lean(model, prompt_PT.shape[1] + max_new_tokens)
         self._head = model.lm_head
         self._end, self._num_room = prompt_PT.shape[1], prompt_PT.shape[1] + max_new_tokens - 1

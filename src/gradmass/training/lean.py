@@ -28,6 +28,8 @@ LARGEST = 1 << 25
 FEW_SCORES = 1 << 21
 """Scores of attention that may exist at once (8 MB); more are never written out, which takes longer
 where they are few."""
+VECTOR = 16
+"""Scores in a row below which torch takes a softmax number by number, twelve times slower."""
 UNSEEN = -1e30
 """Added to the score of what attention must not see: its exponential is 0, and a row of nothing but
 such scores, as of padding, stays finite."""
@@ -179,6 +181,7 @@ def lean_answer_states(
         Shape ``[N, T, D]``; what stands at padding means nothing.
     """
     num_tokens = answer_NT.shape[1]
+    prompt_PT, prompt_mask_PT = widened(prompt_PT, prompt_mask_PT)
     lean = Lean(model, prompt_PT.shape[1] + num_tokens)
     of_prompts: list[tuple[Tensor, Tensor]] = []
 
@@ -206,6 +209,12 @@ def lean_answer_states(
     # The last token of an answer is drawn, not read.
     states_NTD = lean.states(answer_NT[:, :-1], position_NT, bias_N1TS, behind, mask_NT[:, 1:])
     return torch.cat([first_N1D, states_NTD], dim=1)
+
+
+def widened(prompt_PT: Tensor, mask_PT: Tensor) -> tuple[Tensor, Tensor]:
+    """Prompts and their mask with more padding where they are shorter than ``VECTOR`` tokens."""
+    padding = (max(0, VECTOR - prompt_PT.shape[1]), 0)
+    return F.pad(prompt_PT, padding), F.pad(mask_PT, padding)
 
 
 def causal_bias(mask_NT: Tensor) -> Tensor:
