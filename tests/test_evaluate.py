@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom, chi2
+from transformers import AutoModelForCausalLM, OPTConfig
 
 from gradmass.config import EvalConfig, Recipe, TinyModelConfig, TrainConfig
 from gradmass.metrics.intervals import mean_interval_within
@@ -109,6 +110,17 @@ def test_so_they_do_for_policies_of_other_families(other_policy, tokenizer, few)
     check_against_literal(other_policy, tokenizer, few[:3], exact)
 
 
+def test_and_of_one_whose_head_reaches_into_its_body(tokenizer, few):
+    shape = {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokens = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        OPTConfig(**tokens, **shape, word_embed_proj_dim=32, max_position_embeddings=64)
+    ).eval()
+    exact = evaluate_exactly(model, tokenizer, COUNTDOWN, few[:2])
+    check_against_literal(model, tokenizer, few[:2], exact)
+
+
 @pytest.mark.parametrize("tokens_at_once", [1, 20, 64, 1_000])
 def test_batches_of_any_size_give_the_same(
     monkeypatch, shipped, few, few_evaluated, tokens_at_once
@@ -124,13 +136,13 @@ def test_a_forward_pass_holds_no_more_tokens_than_allowed(
     monkeypatch, shipped, other_policy, few, is_shipped
 ):
     model, tokenizer = shipped
-    sizes, states = [], evaluate.prompted_states
+    sizes, logprobs = [], evaluate.prompted_logprobs
 
     def counted(*arguments):
         sizes.append(arguments[4].numel())
-        return states(*arguments)
+        return logprobs(*arguments)
 
-    monkeypatch.setattr(evaluate, "prompted_states", counted)
+    monkeypatch.setattr(evaluate, "prompted_logprobs", counted)
     monkeypatch.setattr(evaluate, "TOKENS_AT_ONCE", 100)
     evaluate_exactly(model if is_shipped else other_policy, tokenizer, COUNTDOWN, few)
     num_answers = sum(len(COUNTDOWN.solutions(problem)) for problem in few)

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from gradmass.training import lean as lean_module
-from gradmass.training.decoder import LeanDecoder, ModelDecoder, decoder
+from gradmass.training.decoder import LeanDecoder, ModelDecoder, make_decoder
 from gradmass.training.lean import FEW_SCORES, is_lean, lean_answer_states
 
 SHAPE = {
@@ -52,7 +52,7 @@ CONFIGS = {
     ),
     "qwen3": Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=16),
 }
-PROMPT_PT = torch.tensor([[0, 0, 5, 6, 7], [3, 4, 5, 6, 8], [0, 9, 9, 2, 3]])
+PROMPT_PT = torch.tensor([[0, 0, 5, 6, 7], [3, 4, 0, 6, 8], [0, 9, 9, 2, 3]])
 MASK_PT = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]).bool()
 ROW_N = torch.tensor([2, 0, 0, 1, 2, 0])
 ANSWER_NT = torch.tensor(
@@ -61,7 +61,7 @@ ANSWER_NT = torch.tensor(
         [7, 7, 8, 9, 10, 1],
         [1, 0, 0, 0, 0, 0],
         [7, 1, 0, 0, 0, 0],
-        [2, 3, 4, 5, 6, 7],
+        [2, 3, 0, 5, 6, 7],
         [9, 9, 1, 0, 0, 0],
     ]
 )
@@ -126,6 +126,23 @@ def test_so_are_the_gradients_of_all_parameters(model, few_scores, monkeypatch):
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-4 * scale)
 
 
+def test_a_padding_token_that_is_read_has_no_gradient_as_in_the_model_itself(model):
+    grad_VD = torch.autograd.grad(
+        sum(states.square().sum() for states in lean_states(model)),
+        model.get_input_embeddings().weight,
+    )[0]
+    assert (grad_VD[0] == 0).all()
+    assert (grad_VD[6] != 0).any()
+
+
+def test_frozen_parameters_are_left_out(model):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layers.1.self_attn" in name)
+    sum(states.square().sum() for states in lean_states(model)).backward()
+    found = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert found == {name for name, _ in model.named_parameters() if "layers.1.self_attn" in name}
+
+
 def test_one_token_needs_the_prompt_alone(model):
     states_N1D = lean_answer_states(
         model, PROMPT_PT, MASK_PT, ROW_N, ANSWER_NT[:, :1], ANSWER_MASK_NT[:, :1]
@@ -154,7 +171,7 @@ def test_nothing_is_read_behind_a_token_that_ends_its_answer(model):
 def test_decoding_gives_the_logits_of_the_model_s_own(model, max_new_tokens):
     """With a room that attention sees a part of, and one that it sees whole."""
     arguments = (model, PROMPT_PT, MASK_PT, ROW_N, max_new_tokens)
-    short = decoder(*arguments)
+    short = make_decoder(*arguments)
     assert isinstance(short, LeanDecoder)
     own, rows_N = ModelDecoder(*arguments), torch.arange(len(ROW_N))
     for t in range(5):
@@ -179,7 +196,7 @@ def test_rows_that_ended_are_dropped_and_the_others_do_not_notice():
     model = random_model(Qwen2Config(**SHAPE | {"vocab_size": 32}, num_key_value_heads=4))
     row_N, num_rows = torch.arange(64) % 3, 64
     is_live_N = torch.arange(num_rows) % 4 == 0
-    every, some = (decoder(model, PROMPT_PT, MASK_PT, row_N, 8) for _ in range(2))
+    every, some = (make_decoder(model, PROMPT_PT, MASK_PT, row_N, 8) for _ in range(2))
     tokens_NT = torch.arange(num_rows * 7).view(num_rows, 7) % 32
     kept = some.retire(is_live_N)
     assert kept is not None
@@ -192,6 +209,10 @@ def test_rows_that_ended_are_dropped_and_the_others_do_not_notice():
 
 def changed(**fields):
     return Qwen2Config(**SHAPE | fields, num_key_value_heads=4)
+
+
+class Rounding(torch.nn.Linear):
+    """A linear layer that computes something else, as quantised ones do."""
 
 
 OTHERS = {
@@ -224,6 +245,25 @@ def test_so_does_a_model_that_is_not_as_it_was_made():
     assert is_lean(model)
     assert not is_lean(model.train())
     model.config.attention_dropout = 0.0
+    assert is_lean(model)
+    model.config.num_hidden_layers = 2
+    assert not is_lean(model)
+    model.config.num_hidden_layers = 3
+    model.config._attn_implementation = "flex_attention"
+    assert not is_lean(model)
+    model.config._attn_implementation = "sdpa"
+    handle = model.lm_head.register_full_backward_hook(lambda *_: None)
+    assert not is_lean(model)
+    handle.remove()
+    model.model.norm.forward = model.model.norm.forward
+    assert not is_lean(model)
+    del model.model.norm.forward
+    model.model.norm.to(torch.bfloat16)
+    assert not is_lean(model)
+    model.model.norm.to(torch.float32)
+    model.model.layers[0].mlp.up_proj = Rounding(32, 48, bias=False)
+    assert not is_lean(model)
+    model = random_model(CONFIGS["qwen2"])
     assert is_lean(model)
     assert not is_lean(model.to(torch.bfloat16))
     model = random_model(CONFIGS["qwen2"])

@@ -10,7 +10,7 @@ from gradmass.engines.trl_checks import mixed_group
 from gradmass.engines.weigher import Batch, Weigher, uses_entropy
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
-from gradmass.weights.groups import layout
+from gradmass.weights.groups import group_rewards, layout
 
 TESTS = Path(__file__).parents[1]
 NONE = frozenset()
@@ -53,6 +53,31 @@ def test_a_rollout_without_tokens_counts_in_the_baseline_and_has_no_mass():
     weights_B, row = weigher.weigh(batch(has_tokens_B=has_tokens_B), is_training=True)
     assert weights_B.tolist() == [0.5, -0.5, -0.5, 0.5, 0]
     assert (row["mass/positive"], row["mass/negative"]) == (0.1, 0.2)
+
+
+@pytest.mark.parametrize("name", ["rewards_PG", "mask_PG", "mean_P1", "centred_PG"])
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_a_formula_cannot_write_to_what_all_weights_share(name, is_masked):
+    class InPlace(WEIGHTS["grpo"]):
+        def formula(self, groups, state, signals):
+            values = getattr(groups, name)
+            values *= values
+            return groups.centred_PG
+
+    mask_PG = np.array([[True, True, not is_masked]])
+    groups = group_rewards(np.array([[1.0, 0.0, 0.5]]), mask_PG)
+    with pytest.raises(ValueError, match="read-only"):
+        InPlace().update_groups(groups, {}, {})
+    mask_PG[:] = False  # the caller's own stays the caller's
+    assert groups.mask_PG.any()
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 1, 1], [0, 1, 0, 1]])
+def test_nor_to_what_the_engine_handed_over(ids):
+    lengths = np.array([3, 4, 5, 6])
+    with pytest.raises(ValueError, match="read-only"):
+        layout(ids).rows(lengths)[:] = 0
+    lengths[0] = 7
 
 
 def test_shadow_mode_measures_the_host_and_every_weight_and_gives_none():

@@ -202,7 +202,7 @@ def test_a_diverged_model_and_too_little_memory_are_one_line(
 
     engine = LocalEngine(policy, tokenizer, Sampling(max_new_tokens=3), batch_size=2)
     with monkeypatch.context() as patch:
-        patch.setattr(generate, "Decoder", full)
+        patch.setattr(generate, "make_decoder", full)
         with pytest.raises(UsageError, match="not enough memory for 2 answers at once: give a sm"):
             ask(engine, asked)
     with torch.no_grad():

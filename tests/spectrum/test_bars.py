@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.special import gammaln
 from scipy.stats import chi2
 
 from gradmass.metrics.bars import MISS, least_singular_value, orthonormal_polynomials, upper_ends
@@ -12,6 +13,16 @@ from gradmass.metrics.bars import MISS, least_singular_value, orthonormal_polyno
 def test_the_least_singular_value_of_one_row_is_the_quantile_of_chi():
     for width in (2, 16, 17, 24, 72):
         assert least_singular_value(width, 1) ** 2 == pytest.approx(chi2.ppf(MISS, width), rel=1e-6)
+
+
+@pytest.mark.parametrize(("width", "k"), [(16, 8), (608, 600), (708, 700), (1508, 1500)])
+def test_it_is_the_quantile_that_bounds_that_of_many_rows(width, k):
+    """Where Chen and Dongarra's bound reaches the probability, however long its series is."""
+    log_ratio = (
+        np.log(np.pi) / 2 + gammaln((width + 1) / 2) - gammaln(k / 2) - gammaln((width - k + 2) / 2)
+    )
+    expected = chi2.ppf(MISS / np.exp(log_ratio), width - k + 1)
+    assert least_singular_value(width, k) ** 2 == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("width", "k"), [(16, 2), (16, 8), (20, 5), (12, 12)])

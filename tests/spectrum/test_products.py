@@ -59,25 +59,34 @@ def test_products_of_rounded_numbers_are_told_from_float32():
     assert not are_float32(exact, exact.bfloat16().float())
 
 
-@pytest.mark.parametrize(("is_exact", "precision"), [(True, "medium"), (False, "highest")])
+@pytest.mark.parametrize(("is_exact", "precision"), [(True, "bf16"), (False, "ieee")])
 def test_a_lower_precision_is_allowed_only_where_it_is_none(monkeypatch, is_exact, precision):
     monkeypatch.setattr(products, "_is_exact", lambda num_columns, width: is_exact)
-    matrix, block = drawn(700, 300), drawn(300, 4, seed=1).double().numpy()
     with narrow_products(300, 4):
-        assert torch.get_float32_matmul_precision() == precision
-    with Stripes() as stripes:
-        found = Gram(matrix, stripes).product(block)
+        assert torch.backends.mkldnn.matmul.fp32_precision == precision
+
+
+@pytest.mark.parametrize("own", ["none", "bf16", "ieee"])
+def test_products_are_float32_whatever_the_process_allows(own):
+    setting = torch.backends.mkldnn.matmul
+    matrix, block = drawn(700, 300), drawn(300, 4, seed=1).double().numpy()
+    setting.fp32_precision = own
+    try:
+        with Stripes() as stripes:
+            found = Gram(matrix, stripes).product(block)
+        assert setting.fp32_precision == own
+    finally:
+        setting.fp32_precision = "none"
     exact = matrix.double().numpy().T @ (matrix.double().numpy() @ block)
-    if not is_exact:  # else it depends on the machine
-        assert np.linalg.norm(found - exact) < 2e-6 * np.linalg.norm(exact)
+    assert np.linalg.norm(found - exact) < 2e-6 * np.linalg.norm(exact)
 
 
 def test_the_precision_of_torch_is_as_before_even_after_an_error():
-    before = torch.get_float32_matmul_precision()
+    before = torch.backends.mkldnn.matmul.fp32_precision
     rows, block = drawn(512, 600), drawn(600, 16, seed=1)
     with narrow_products(600, 16):
         found = rows @ block
     assert are_float32((rows.double() @ block.double()).float(), found)
     with pytest.raises(ZeroDivisionError), narrow_products(600, 16):
         raise ZeroDivisionError
-    assert torch.get_float32_matmul_precision() == before
+    assert torch.backends.mkldnn.matmul.fp32_precision == before

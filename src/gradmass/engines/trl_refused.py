@@ -25,7 +25,7 @@ def refuse_unsupported(recipe: Recipe) -> None:
     train, loss = recipe.train, recipe.loss
     adaptive = []
     if not hasattr(GRPOConfig, "use_adaptive_entropy"):
-        why = f"TRL {trl.__version__} has a fixed coefficient alone"
+        why = f"TRL {trl.__version__} adapts no coefficient"
         adaptive = [("entropy.is_adaptive", recipe.entropy.is_adaptive, False, why)]
     # Field, value, the value that TRL can do, why.
     fixed = (

@@ -268,7 +268,7 @@ def infos(batch: Any, success: str | None) -> list[Mapping[str, Any]]:
     if "extra_fields" in data.keys():  # noqa: SIM118 (a TensorDict's own "in" is another)
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         found = [
-            (field.get("reward_extra_info") or {}) if isinstance(field, dict) else {}
+            (field.get("reward_extra_info") or {}) if isinstance(field, Mapping) else {}
             for field in fields
         ]
     for name in names & set(data.keys()):

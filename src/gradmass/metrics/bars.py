@@ -15,6 +15,9 @@ MISS = 1e-6
 APART = 1e-2
 """Residual below which a value is set apart from the rest, as a share of its distance from the
 smallest value seen."""
+MAX_ENDS = 32
+"""Ends that are looked for; values in between have that of the one before, which is above theirs
+too. Looking for each of hundreds would take longer than the products."""
 EXCESSES = np.geomspace(1e-6, 10, 240)
 """Where the end of a bar is looked for, relative to the value."""
 
@@ -71,8 +74,12 @@ def upper_ends(
         leak = np.sum(leaks_D[k:num_apart] / (x - ritz_D[k:num_apart]))
         return bool(norm + leak <= least_singular_value(starts_DB.shape[1], k + 1))
 
-    ends = []
+    ends: list[float] = []
+    every = -(-num_ends // MAX_ENDS)
     for k in range(num_ends):
+        if k % every:
+            ends.append(ends[-1])
+            continue
         number = bisect_left(range(len(EXCESSES)), True, key=functools.partial(is_out, k))
         ends.append(x_KX[k, number] if number < len(EXCESSES) else math.inf)
     ends += ends[-1:] * (top - num_ends)
@@ -123,10 +130,11 @@ def least_singular_value(width: int, k: int, miss: float = MISS) -> float:
     low, high = 0.0, 1.0 + width
     for _ in range(80):
         middle = (low + high) / 2
-        log_y = math.log(middle / 2)
-        # The tail of the series, because one minus its head would cancel.
-        terms = [math.exp((half + j) * log_y - math.lgamma(half + j + 1)) for j in range(60)]
-        if math.exp(log_ratio - middle / 2) * sum(terms) < miss:
+        y, log_y = middle / 2, math.log(middle / 2)
+        # The tail of the series, because one minus its head would cancel. Its terms grow until
+        # half + j is y, and are halved at least from 2 y on.
+        logs = ((half + j) * log_y - math.lgamma(half + j + 1) for j in range(60 + round(2 * y)))
+        if sum(math.exp(log_ratio - y + log_term) for log_term in logs) < miss:
             low = middle
         else:
             high = middle

@@ -44,7 +44,7 @@ class Spectrum:
 
     Args:
         squares_K: Squared singular values, descending, never above the true ones but for rounding.
-        bounds_K: What the true ones do not exceed (each but for a probability of ``MISS``).
+        bounds_K: What the true ones do not exceed (each but for a probability of ``bars.MISS``).
         directions_NK: Right singular vectors in columns, orthonormal.
     """
 

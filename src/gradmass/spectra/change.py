@@ -103,7 +103,8 @@ def read_change(pair: Pair, buffer: torch.Tensor, *, top: int) -> Change:
 def _rescale(values_MN: torch.Tensor) -> float:
     """Multiply by the power of two that puts the largest entry just below 1, and return it."""
     low, high = torch.aminmax(values_MN)
-    scale = 2.0 ** -math.frexp(max(-float(low), float(high)))[1]
+    # 2^127 is the largest power of two in float32.
+    scale = 2.0 ** min(127, -math.frexp(max(-float(low), float(high)))[1])
     values_MN *= scale
     return float(scale)
 

@@ -4,12 +4,15 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import torch
 
 from gradmass.spectra.blocks import BLOCK_ENTRIES, Stripes, row_blocks
 
+FULL, LOWER = "ieee", "bf16"
+"""What torch calls the precisions of oneDNN's products."""
 FLOAT32_ERROR = 1e-4
 """Relative error that tells products of rounded numbers: bf16 makes 2e-3, TF32 3e-4."""
 
@@ -80,19 +83,28 @@ def narrow_products(num_columns: int, width: int) -> Iterator[None]:
 
     For matrices as narrow as ours MKL takes half as long again, because it first copies the large
     one, and torch asks oneDNN only where a lower precision is allowed. Only some processors
-    have one (AMX); on others oneDNN computes in float32. Which it is, is tried.
+    have one (AMX); on others oneDNN computes in float32. Which it is, is tried. The setting is the
+    process's: no other thread should multiply meanwhile.
 
     Args:
         num_columns: Of the large matrix.
         width: Of the block that it is multiplied with.
     """
-    before = torch.get_float32_matmul_precision()
+    setting = _setting()
+    if setting is None:
+        yield
+        return
+    before = setting.fp32_precision
     try:
-        is_exact = _is_exact(num_columns, width)
-        torch.set_float32_matmul_precision("medium" if is_exact else "highest")
+        setting.fp32_precision = LOWER if _is_exact(num_columns, width) else FULL
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        setting.fp32_precision = before
+
+
+def _setting() -> Any:
+    """Where torch keeps the precision of oneDNN's products; None before torch 2.9."""
+    return getattr(torch.backends.mkldnn, "matmul", None)
 
 
 @functools.cache
@@ -104,9 +116,9 @@ def _is_exact(num_columns: int, width: int) -> bool:
     row = torch.randn(num_columns, generator=generator)
     rows = row.repeat(max(1, BLOCK_ENTRIES // num_columns), 1)
     block = torch.randn(num_columns, width, generator=generator)
-    found = []
-    for precision in ("highest", "medium"):
-        torch.set_float32_matmul_precision(precision)
+    found, setting = [], _setting()
+    for precision in (FULL, LOWER):
+        setting.fp32_precision = precision
         found.append((rows @ block, (rows @ block).T @ rows))
     return all(starmap(are_float32, zip(*found, strict=True)))
 

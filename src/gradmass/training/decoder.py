@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from gradmass.training.cache import make_room
 from gradmass.training.lean import UNSEEN, Lean, causal_bias, is_lean, widened
 
-VECTOR = 32
+LANES = 32
 """Numbers that the widest vector loops treat at once."""
 RETIRE_AT = 0.75
 """Share of the rows being computed below which those of answers that ended are dropped."""
@@ -42,7 +42,7 @@ class Decoder(Protocol):
         """
 
 
-def decoder(
+def make_decoder(
     model: PreTrainedModel,
     prompt_PT: Tensor,
     mask_PT: Tensor,
@@ -63,7 +63,7 @@ def decoder(
 
 
 class ModelDecoder:
-    """Of any model: by its own forward (see ``decoder``)."""
+    """Of any model: by its own forward (see ``make_decoder``)."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class LeanDecoder:
             return keys_PHTD, values_PHTD
 
         position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-        bias_P1TT = causal_bias(mask_PT)
+        bias_P1TT = causal_bias(mask_PT, prompt_PT.shape[1])
         states_PTD = self._lean.states(prompt_PT, position_PT, bias_P1TT, keep, mask_PT)
         self._position_B1 = position_PT[row_B, -1:]
         room = (0, max_new_tokens - 1)
@@ -182,7 +182,7 @@ def _kept(is_live_N: Tensor, num_words: int) -> Tensor | None:
     Vector instructions leave an odd rest to scalar ones, whose last bits differ. So that no number
     depends on how many rows are left, enough dead ones stay to fill whole vectors.
     """
-    step = VECTOR // math.gcd(VECTOR, num_words)
+    step = LANES // math.gcd(LANES, num_words)
     num_kept = -(-int(is_live_N.sum()) // step) * step
     if num_kept > RETIRE_AT * len(is_live_N):
         return None

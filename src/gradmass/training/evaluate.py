@@ -21,7 +21,7 @@ from gradmass.training.generate import LocalEngine, default_batch_size
 from gradmass.training.model import longest_prompt
 from gradmass.training.probes.change import ChangeProbe
 from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens
-from gradmass.training.terms import prompted_states, terms_of_states
+from gradmass.training.terms import prompted_logprobs
 from gradmass.types import UsageError
 
 KS = (1, 10, 100)
@@ -246,10 +246,7 @@ def _score_batch(
     )
     length_N = torch.tensor([length for length, _, _, _ in batch], device=model.device)
     answer_mask_NT = torch.arange(width, device=model.device) < length_N[:, None]
-    hidden_NTD = prompted_states(model, prompt_PT, mask_PT, row_N, answer_NT, answer_mask_NT)
-    logprobs_NT, _ = terms_of_states(
-        model, hidden_NTD, answer_NT, answer_mask_NT, with_entropy=False
-    )
+    logprobs_NT = prompted_logprobs(model, prompt_PT, mask_PT, row_N, answer_NT, answer_mask_NT)
     return logprobs_NT.double().sum(1).tolist()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.evaluation.answers import Answer, Question, Sampling, stream_key
-from gradmass.training.decoder import Decoder, decoder
+from gradmass.training.decoder import Decoder, make_decoder
 from gradmass.training.rollout import encode_prompts, pick
 from gradmass.types import UsageError
 
@@ -102,7 +102,7 @@ class LocalEngine:
         draws_BT = torch.as_tensor(np.stack(rows), device=device)
         try:
             prompts_PT = encode_prompts(self._tokenizer, prompts, device)
-            writer = decoder(self._model, *prompts_PT, row_B, draws_BT.shape[1])
+            writer = make_decoder(self._model, *prompts_PT, row_B, draws_BT.shape[1])
             tokens_BT, length_B, is_ended_B = self._write(writer, draws_BT)
         except torch.OutOfMemoryError as error:
             raise UsageError(

@@ -16,11 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers.activations import SiLUActivation
 
 Extend = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Given a layer's number and the keys and values of the tokens being read, shape ``[N, H, T, D]``,
 those that attention is to see, shape ``[N, H, S, D]``."""
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+PARTS = {nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation}
+"""What their models consist of besides the classes of their own files."""
+OWN_ATTENTION = {"eager", "sdpa"}
+"""Attention by one formula; any other may be anything."""
 FIXED_ROTATIONS = {"default", "linear", "llama3"}
 """Rotary embeddings in which the angles of a position do not depend on the length of the text."""
 LARGEST = 1 << 25
@@ -28,7 +33,7 @@ LARGEST = 1 << 25
 FEW_SCORES = 1 << 21
 """Scores of attention that may exist at once (8 MB); more are never written out, which takes longer
 where they are few."""
-VECTOR = 16
+FAST_SOFTMAX = 16
 """Scores in a row below which torch takes a softmax number by number, twelve times slower."""
 UNSEEN = -1e30
 """Added to the score of what attention must not see: its exponential is 0, and a row of nothing but
@@ -38,29 +43,35 @@ such scores, as of padding, stays finite."""
 def is_lean(model: PreTrainedModel) -> bool:
     """Whether ``Lean`` computes what the model's own forward does.
 
-    In float32 on a CPU, of a family whose layers are known, without adapters, hooks, dropout,
-    sliding windows and gradient checkpointing.
+    In float32 on a CPU, of a family whose layers are known and nothing but these, without adapters,
+    hooks, dropout, sliding windows, attention of another kind and checkpointed blocks.
     """
     if type(model) not in FAMILIES:
         return False
     config: Any = model.config
+    layers: Any = model.model.layers
+    parameters = list(model.parameters())
     return (
-        model.device.type == "cpu"
-        and model.dtype == torch.float32
-        and model.num_parameters() <= LARGEST
+        all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
+        and sum(p.numel() for p in parameters) <= LARGEST
         and config.hidden_act == "silu"
+        and config.rms_norm_eps > 0
+        and len(layers) == config.num_hidden_layers
+        and config._attn_implementation in OWN_ATTENTION
         and config.rope_parameters["rope_type"] in FIXED_ROTATIONS
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and not (model.training and config.attention_dropout)
         and not model.is_activation_checkpointing
-        and all(_is_plain(module) for module in model.modules())
+        and all(_is_plain(module, type(model).__module__) for module in model.modules())
     )
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Whether a module does what its class in torch or transformers says (not so: an adapter's)."""
-    is_own = type(module).__module__.startswith(("torch.", "transformers."))
-    return is_own and not module._forward_hooks and not module._forward_pre_hooks
+def _is_plain(module: nn.Module, family: str) -> bool:
+    """Whether a module is one of torch's own or of a family's file, as it was made."""
+    kind = type(module)
+    is_known = kind in PARTS or kind.__module__ == family
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return is_known and "forward" not in vars(module) and not any(vars(module)[h] for h in hooks)
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,8 @@ class Lean:
         self._num_queries = attention.q_proj.out_features // self.head_size
         self._num_keys = attention.k_proj.out_features // self.head_size
         self._embedding_VD = body.embed_tokens.weight
+        # Its embedding has no gradient, even where the token stands in a text.
+        self._padding_idx = body.embed_tokens.padding_idx
         self._eps = body.norm.variance_epsilon
         self._layers = [_fold(layer) for layer in body.layers]
         self._final_D = body.norm.weight * len(body.norm.weight) ** 0.5
@@ -127,7 +140,9 @@ class Lean:
         shape = token_NT.shape
         there_M = None if mask_NT is None else mask_NT.flatten().nonzero()[:, 0]
         turn_NT1C = self._turn_LC[position_NT][:, :, None]
-        x_MD = F.embedding(_packed(token_NT, there_M), self._embedding_VD)
+        x_MD = F.embedding(
+            _packed(token_NT, there_M), self._embedding_VD, padding_idx=self._padding_idx
+        )
         for i, layer in enumerate(self._layers):
             unit_MD = _unit(x_MD, self._eps)
             qkv_ME = _linear(unit_MD, layer.qkv_DE, layer.qkv_bias_E)
@@ -197,38 +212,38 @@ def lean_answer_states(
         return keys_NHSD, values_NHSD
 
     position_PT = (prompt_mask_PT.cumsum(1) - 1).clamp(min=0)
-    states_PTD = lean.states(
-        prompt_PT, position_PT, causal_bias(prompt_mask_PT), keep, prompt_mask_PT
-    )
+    bias_P1TT = causal_bias(prompt_mask_PT, prompt_PT.shape[1])
+    states_PTD = lean.states(prompt_PT, position_PT, bias_P1TT, keep, prompt_mask_PT)
     first_N1D = states_PTD[:, -1:].index_select(0, row_N)
     if num_tokens == 1:
         return first_N1D
     position_NT = position_PT[row_N, -1:] + torch.arange(1, num_tokens)
     seen_NS = torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1)
-    bias_N1TS = causal_bias(seen_NS)[:, :, prompt_PT.shape[1] :]
+    bias_N1TS = causal_bias(seen_NS, num_tokens - 1)
     # The last token of an answer is drawn, not read.
     states_NTD = lean.states(answer_NT[:, :-1], position_NT, bias_N1TS, behind, mask_NT[:, 1:])
     return torch.cat([first_N1D, states_NTD], dim=1)
 
 
 def widened(prompt_PT: Tensor, mask_PT: Tensor) -> tuple[Tensor, Tensor]:
-    """Prompts and their mask with more padding where they are shorter than ``VECTOR`` tokens."""
-    padding = (max(0, VECTOR - prompt_PT.shape[1]), 0)
+    """Prompts and their mask, with padding where they are shorter than ``FAST_SOFTMAX``."""
+    padding = (max(0, FAST_SOFTMAX - prompt_PT.shape[1]), 0)
     return F.pad(prompt_PT, padding), F.pad(mask_PT, padding)
 
 
-def causal_bias(mask_NT: Tensor) -> Tensor:
+def causal_bias(mask_NS: Tensor, num_tokens: int) -> Tensor:
     """What is added to scores so that each token sees those up to itself that are no padding.
 
     Args:
-        mask_NT: True where a token is no padding.
+        mask_NS: True where a token is no padding.
+        num_tokens: How many of them, the last ones, see.
 
     Returns:
-        Shape ``[N, 1, T, T]``.
+        Shape ``[N, 1, T, S]``.
     """
-    num_tokens = mask_NT.shape[1]
-    is_before_TT = torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril()
-    return torch.where(mask_NT[:, None, None] & is_before_TT, 0.0, UNSEEN)
+    num_seen = mask_NS.shape[1]
+    is_before_TS = torch.ones(num_tokens, num_seen, dtype=torch.bool).tril(num_seen - num_tokens)
+    return torch.where(mask_NS[:, None, None] & is_before_TS, 0.0, UNSEEN)
 
 
 def _fold(layer: Any) -> _Layer:
@@ -308,7 +323,9 @@ def _attend(
     """Attention, shape ``[N, H, T, D]``, of queries that are scaled."""
     num_rows, num_heads, num_tokens, size = queries_NHTD.shape
     num_groups, num_seen = keys_NGSD.shape[1:3]
-    if num_rows * num_heads * num_tokens * num_seen > FEW_SCORES:
+    # Where each row has one token its keys are more numbers than its scores. And what a row gives
+    # must not depend on how many there are.
+    if num_tokens > 1 and num_rows * num_heads * num_tokens * num_seen > FEW_SCORES:
         return F.scaled_dot_product_attention(
             queries_NHTD,
             keys_NGSD,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from gradmass.training.decoder import decoder
+from gradmass.training.decoder import make_decoder
 from gradmass.training.terms import LOGITS_AT_ONCE, answer_token_terms
 from gradmass.types import UsageError
 
@@ -73,7 +73,11 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> fr
 def encode_prompts(
     tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Prompt tokens padded on the left, and the mask of what is no padding."""
+    """Prompt tokens padded on the left, and the mask of what is no padding.
+
+    Raises:
+        UsageError: A prompt that the tokenizer cannot read, or makes no token of.
+    """
     try:
         encoded = tokenizer(
             list(prompts),
@@ -86,7 +90,13 @@ def encode_prompts(
         raise UsageError(
             f"the tokenizer cannot read prompts such as {prompts[0]!r}: {error}"
         ) from error
-    return encoded["input_ids"].to(device), encoded["attention_mask"].bool().to(device)
+    mask_PT = encoded["attention_mask"].bool()
+    if not bool(mask_PT.any(1).all()):
+        empty = prompts[mask_PT.any(1).tolist().index(False)]
+        raise UsageError(
+            f"the tokenizer makes no token of the prompt {empty!r}: a model needs one to begin with"
+        )
+    return encoded["input_ids"].to(device), mask_PT.to(device)
 
 
 @torch.inference_mode()
@@ -119,7 +129,7 @@ def sample(
     shape = (num_rollouts, max_new_tokens)
     answer_BT = torch.full(shape, tokenizer.pad_token_id, device=device)
     logprobs_BT, entropy_BT = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-    writer = decoder(model, prompt_PT, mask_PT, row_B, max_new_tokens)
+    writer = make_decoder(model, prompt_PT, mask_PT, row_B, max_new_tokens)
     rows_N = torch.arange(num_rollouts, device=device)
     is_live_N1 = torch.ones((num_rollouts, 1), dtype=torch.bool, device=device)
     for t in range(max_new_tokens):

@@ -30,7 +30,8 @@ def answer_token_terms(
 
     Few logits are made at once. Many (a vocabulary of 150,000 words) are made in pieces, of answer
     tokens alone, and made again for the gradient: memory then follows the hidden states, not the
-    vocabulary. Either way logits are those of the model's own forward, with its caps and scales.
+    vocabulary. Either way logits are those of the model's own forward, with its caps and scales;
+    below them small models take a short one (see ``Lean``).
 
     Args:
         model: The policy.
@@ -65,7 +66,7 @@ def answer_token_terms(
     return terms_of_states(model, hidden_NTD, answer_NT, mask_NT, with_entropy=with_entropy)
 
 
-def prompted_states(
+def prompted_logprobs(
     model: PreTrainedModel,
     prompt_PT: Tensor,
     prompt_mask_PT: Tensor,
@@ -73,7 +74,7 @@ def prompted_states(
     answer_NT: Tensor,
     mask_NT: Tensor,
 ) -> Tensor:
-    """Hidden states that answer tokens are drawn from; each prompt is read once for its answers.
+    """Log-probabilities in nats of answers to prompts, each of which is read once for its answers.
 
     Args:
         model: The policy.
@@ -84,30 +85,37 @@ def prompted_states(
         mask_NT: True where one is no padding.
 
     Returns:
-        Shape ``[N, T, D]``; what stands at padding means nothing.
+        Shape ``[N, T]``, float32, 0 at padding.
     """
     if is_lean(model):
-        return lean_answer_states(model, prompt_PT, prompt_mask_PT, row_N, answer_NT, mask_NT)
-    output = model.base_model(
+        x_NTE = lean_answer_states(model, prompt_PT, prompt_mask_PT, row_N, answer_NT, mask_NT)
+        return terms_of_states(model, x_NTE, answer_NT, mask_NT, with_entropy=False)[0]
+    # Few logits are made by the model itself; else its body gives the states that many are made of.
+    are_few = _are_few(model, answer_NT)
+    read = model if are_few else model.base_model
+    field, last = ("logits", {"logits_to_keep": 1}) if are_few else ("last_hidden_state", {})
+    output = read(
         input_ids=prompt_PT,
         attention_mask=prompt_mask_PT,
         position_ids=(prompt_mask_PT.cumsum(1) - 1).clamp(min=0),
         use_cache=True,
+        **last,
     )
-    first_N1D = output.last_hidden_state[row_N, -1:]
-    if answer_NT.shape[1] == 1:
-        return first_N1D
-    output.cache.batch_select_indices(row_N)
-    step_T = torch.arange(answer_NT.shape[1] - 1, device=model.device)
-    seen_NT = torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1)
-    rest_NTD = model.base_model(
-        input_ids=answer_NT[:, :-1],
-        attention_mask=seen_NT,
-        position_ids=prompt_mask_PT[row_N].sum(1, keepdim=True) + step_T,
-        cache=output.cache,
-        use_cache=True,
-    ).last_hidden_state
-    return torch.cat([first_N1D, rest_NTD], dim=1)
+    x_NTE = output[field][row_N, -1:]
+    if answer_NT.shape[1] > 1:
+        output.cache.batch_select_indices(row_N)
+        step_T = torch.arange(answer_NT.shape[1] - 1, device=model.device)
+        rest = read(
+            input_ids=answer_NT[:, :-1],
+            attention_mask=torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1),
+            position_ids=prompt_mask_PT[row_N].sum(1, keepdim=True) + step_T,
+            cache=output.cache,
+            use_cache=True,
+        )
+        x_NTE = torch.cat([x_NTE, rest[field]], dim=1)
+    if are_few:
+        return _terms(x_NTE, answer_NT, mask_NT, False)[0]
+    return terms_of_states(model, x_NTE, answer_NT, mask_NT, with_entropy=False)[0]
 
 
 def terms_of_states(

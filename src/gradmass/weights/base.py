@@ -150,6 +150,11 @@ class Weight(ABC):
         xp = groups.xp
         if 0 in groups.rewards_PG.shape:
             return groups.rewards_PG
+        keep_PG = groups.mask_PG
+        if self.on_ties == "zero":
+            keep_PG = keep_PG & ~groups.is_tied_P1
+        if self.min_group_size > 1:
+            keep_PG = keep_PG & (groups.num_scored_P1 >= self.min_group_size)
         weights_PG = self.formula(groups, state, signals)
         shape = getattr(weights_PG, "shape", None)
         if shape != groups.rewards_PG.shape:
@@ -158,11 +163,6 @@ class Weight(ABC):
                 f"weight {self.label} gave {given} for rewards of shape "
                 f"{(*groups.rewards_PG.shape,)}"
             )
-        keep_PG = groups.mask_PG
-        if self.on_ties == "zero":
-            keep_PG = keep_PG & ~groups.is_tied_P1
-        if self.min_group_size > 1:
-            keep_PG = keep_PG & (groups.num_scored_P1 >= self.min_group_size)
         weights_PG = xp.where(keep_PG, weights_PG, 0.0)
         if not bool(xp.all(xp.isfinite(weights_PG))):
             raise UsageError(f"weight {self.label} gave NaN or infinite weights for this batch")

@@ -5,12 +5,28 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from gradmass.types import Array, UsageError
+
+T = TypeVar("T")
+
+
+class _statistic(cached_property[T]):
+    """What is computed when it is first asked for, and read-only where NumPy can say so."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return read_only(super().__get__(instance, owner))
+
+
+def read_only(values: T) -> T:
+    """The same values; writing to them raises, as far as they are NumPy's."""
+    if isinstance(values, np.ndarray):
+        values.flags.writeable = False
+    return values
 
 
 @dataclass(frozen=True)
@@ -18,7 +34,7 @@ class Groups:
     """Rewards of a batch with their masked statistics, in float64.
 
     Each statistic is computed when it is first asked for, and once for all weights that are given
-    the same object.
+    the same object; none can be written to.
 
     Args:
         rewards_PG: Rewards, 0 where not scored.
@@ -30,22 +46,22 @@ class Groups:
     mask_PG: Array
     xp: Any
 
-    @cached_property
+    @_statistic
     def is_full(self) -> bool:
         """Whether every rollout is scored."""
         return bool(self.xp.all(self.mask_PG))
 
-    @cached_property
+    @_statistic
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest of all entries, those outside the mask (0) too; NaN if one is."""
         return float(self.xp.min(self.rewards_PG)), float(self.xp.max(self.rewards_PG))
 
-    @cached_property
+    @_statistic
     def is_binary(self) -> bool:
         """Whether all entries are 0 or 1."""
         return bool(self.xp.all((self.rewards_PG == 0) | (self.rewards_PG == 1)))
 
-    @cached_property
+    @_statistic
     def is_tied_P1(self) -> Array:
         """Groups whose scored rewards are all equal, groups of one and of none among them."""
         xp = self.xp
@@ -55,7 +71,7 @@ class Groups:
             is_equal_PG = ~self.mask_PG | (self.rewards_PG == self.max_P1)
         return xp.all(is_equal_PG, axis=1, keepdims=True)
 
-    @cached_property
+    @_statistic
     def num_scored_P1(self) -> Array:
         """Number of scored rollouts of each group."""
         xp, (num_prompts, group_size) = self.xp, self.mask_PG.shape
@@ -64,7 +80,7 @@ class Groups:
             return xp.full((num_prompts, 1), float(group_size), **kind)
         return xp.sum(self.mask_PG, axis=1, keepdims=True, dtype=xp.float64)
 
-    @cached_property
+    @_statistic
     def mean_P1(self) -> Array:
         """Mean reward of each group, 0 where none is scored."""
         total_P1 = self.xp.sum(self.rewards_PG, axis=1, keepdims=True)
@@ -72,7 +88,7 @@ class Groups:
             return total_P1 / float(max(1, self.mask_PG.shape[1]))
         return total_P1 / positive_or_one(self.xp, self.num_scored_P1)
 
-    @cached_property
+    @_statistic
     def inner_mean_P1(self) -> Array:
         """Mean of each group, 1/2 where it is not within (0, 1).
 
@@ -82,18 +98,18 @@ class Groups:
         is_inner_P1 = (self.mean_P1 > 0) & (self.mean_P1 < 1)
         return self.xp.where(is_inner_P1, self.mean_P1, 0.5)
 
-    @cached_property
+    @_statistic
     def centred_PG(self) -> Array:
         """Reward minus the mean of the rollout's own group."""
         return self.rewards_PG - self.mean_P1
 
-    @cached_property
+    @_statistic
     def from_others_PG(self) -> Array:
         """Reward minus the mean of the other rollouts of its group, 0 where there are none."""
         num_others_P1 = positive_or_one(self.xp, self.num_scored_P1 - 1.0)
         return self.centred_PG * (self.num_scored_P1 / num_others_P1)
 
-    @cached_property
+    @_statistic
     def others_mean_PG(self) -> Array:
         """Mean reward of the other rollouts of the group, 0 where there are none.
 
@@ -103,7 +119,7 @@ class Groups:
         others_P1 = positive_or_one(self.xp, self.num_scored_P1 - 1.0)
         return self.xp.where(self.mask_PG, (total_P1 - self.rewards_PG) / others_P1, 0.0)
 
-    @cached_property
+    @_statistic
     def counts_PG(self) -> Array:
         """1.0 for scored rollouts, 0.0 for others."""
         return self.xp.astype(self.mask_PG, self.xp.float64)
@@ -117,13 +133,13 @@ class Groups:
         )
         return self.xp.sqrt(self.xp.where(num_P1 > 0, variance_P1, 0.0))
 
-    @cached_property
+    @_statistic
     def max_P1(self) -> Array:
         """Largest reward of each group, -inf where none is scored."""
         scored_PG = self.xp.where(self.mask_PG, self.rewards_PG, -math.inf)
         return self.xp.max(scored_PG, axis=1, keepdims=True)
 
-    @cached_property
+    @_statistic
     def max_of_others_PG(self) -> Array:
         """Largest reward among the other rollouts of the group, -inf where there are none."""
         xp, is_top_PG = self.xp, self.mask_PG & (self.rewards_PG == self.max_P1)
@@ -153,14 +169,16 @@ def group_rewards(rewards_PG: Array, mask: Array | None = None) -> Groups:
     scored_PG = xp.astype(rewards_PG, xp.float64)
     if mask is None:
         mask_PG = xp.ones(rewards_PG.shape, dtype=xp.bool, device=device(rewards_PG))
-        return Groups(scored_PG, mask_PG, xp)
-    mask_PG = xp.asarray(mask, dtype=xp.bool, device=device(rewards_PG))
+        return Groups(read_only(scored_PG), read_only(mask_PG), xp)
+    mask_PG = xp.asarray(mask, dtype=xp.bool, device=device(rewards_PG), copy=True)
     if mask_PG.shape != rewards_PG.shape:
         raise UsageError(
             f"mask has shape {tuple(mask_PG.shape)}, rewards have shape {tuple(rewards_PG.shape)}"
         )
-    groups = Groups(scored_PG, mask_PG, xp)
-    return groups if groups.is_full else Groups(xp.where(mask_PG, scored_PG, 0.0), mask_PG, xp)
+    groups = Groups(read_only(scored_PG), read_only(mask_PG), xp)
+    if groups.is_full:
+        return groups
+    return Groups(read_only(xp.where(mask_PG, scored_PG, 0.0)), groups.mask_PG, xp)
 
 
 def positive_or_one(xp: Any, values: Array) -> Array:
@@ -235,11 +253,11 @@ class Layout:
         return not is_padded and np.array_equal(self.position_B, np.arange(num_rollouts))
 
     def rows(self, values_B: np.ndarray) -> np.ndarray:
-        """Values of the rollouts as the matrix, any of them in the padding."""
+        """Values of the rollouts as the matrix, any of them in the padding; read-only."""
         if self.is_in_order:
-            return values_B.reshape(self.slots_PG.shape)
+            return read_only(values_B.reshape(self.slots_PG.shape))
         values_PG: np.ndarray = values_B[self.index_PG]
-        return values_PG
+        return read_only(values_PG)
 
     def flat(self, values_PG: np.ndarray) -> np.ndarray:
         """Values of the matrix in the order of the rollouts."""
@@ -270,7 +288,7 @@ def layout(group_ids_B: Any) -> Layout:
     slots_PG.reshape(-1)[cell_B] = order_B
     position_B = np.empty(len(ids_B), dtype=np.int64)
     position_B[order_B] = cell_B
-    return Layout(slots_PG, position_B)
+    return Layout(read_only(slots_PG), read_only(position_B))
 
 
 def _stable_order(ids_B: np.ndarray) -> np.ndarray:
