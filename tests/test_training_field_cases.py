@@ -70,7 +70,7 @@ def test_rollouts_have_temperature_1_and_no_field_says_otherwise(value):
 def test_an_almost_certain_token_has_a_finite_logprob_and_entropy():
     # https://github.com/huggingface/trl/issues/6166: NaN at an entropy of 4e-4.
     logits_1V = torch.tensor([[60.0, 0.0, -math.inf]], requires_grad=True)
-    logprob_1, entropy_1 = _terms(logits_1V, torch.tensor([0]), True)
+    logprob_1, entropy_1 = _terms(logits_1V, torch.tensor([0]), None, True)
     assert (logprob_1.item(), entropy_1.item()) == (pytest.approx(0.0), pytest.approx(0.0))
     logprob_1.sum().backward()
     assert not logits_1V.grad[0, :2].isnan().any()

@@ -288,7 +288,7 @@ def layout(group_ids_B: Any) -> Layout:
     slots_PG.reshape(-1)[cell_B] = order_B
     position_B = np.empty(len(ids_B), dtype=np.int64)
     position_B[order_B] = cell_B
-    return Layout(read_only(slots_PG), read_only(position_B))
+    return Layout(slots_PG, position_B)
 
 
 def _stable_order(ids_B: np.ndarray) -> np.ndarray:
