@@ -5,13 +5,13 @@ import math
 import resource
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from gradmass.cli import main
 from gradmass.config import TrainConfig
 from gradmass.record import Run, RunWriter
 from gradmass.tasks.countdown import Countdown
+from gradmass.training import rollout, terms
 from gradmass.types import UsageError
 
 TINY = [
@@ -109,21 +109,22 @@ def test_a_disk_that_takes_no_more_stops_the_run(
 def test_numbers_that_are_none_stop_the_run(tmp_path, monkeypatch, capsys, where, lag):
     # TRL issue 6166: a NaN log-probability crashed the sampler's caller.
     path, log = tmp_path / "run", RunWriter.log
-    forward, steps = torch.nn.Module.__call__, set()
+    draw, logits_of_hidden, steps = rollout._draw, terms.logits_of_hidden, set()
 
     def poison(writer, row):
         steps.add(row["step"])
         log(writer, row)
 
-    def broken(module, *args, **kwargs):
-        output = forward(module, *args, **kwargs)
-        is_sampling = torch.is_inference_mode_enabled()
-        if hasattr(output, "logits") and 3 in steps and is_sampling == (where == "sampler"):
-            output.logits = output.logits * math.nan
-        return output
+    def broken(logits):
+        return logits * math.nan if 3 in steps else logits
 
     monkeypatch.setattr(RunWriter, "log", poison)
-    monkeypatch.setattr(torch.nn.Module, "__call__", broken)
+    if where == "sampler":
+        monkeypatch.setattr(rollout, "_draw", lambda logits, draws: draw(broken(logits), draws))
+    else:
+        monkeypatch.setattr(
+            terms, "logits_of_hidden", lambda *given: broken(logits_of_hidden(*given))
+        )
     reinforce = ["--weight=reinforce", "--weight.signed=true"]  # no batch is without signal
     assert exit_code(*TINY, *reinforce, *lag, "--out", path) == 2
     monkeypatch.undo()
