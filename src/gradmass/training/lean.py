@@ -1,9 +1,9 @@
-"""The forward pass of small models of Llama's form, in as few operations as it takes.
+"""The forward pass of small models of Llama's form, in fewer and larger operations.
 
-A small model spends its time handing out operations: transformers makes about 600 for a token of a
-batch, most of them masks, copies and the parts of norms. Here the same parameters go through the
-same formulas in some 60: weights of norms and scales are worked into the matrices that follow,
-matrices of the same input are one, and what is the same for all tokens is made once.
+A small model spends much of its time handing out operations, and many of those of transformers are
+masks, copies and the parts of norms. Here the same parameters go through the same formulas: weights
+of norms and scales are worked into the matrices that follow, matrices of the same input are one,
+what is the same for all tokens is made once, and nothing but attention is computed for padding.
 
 Other models, and large ones, whose time goes into products, take their own forward.
 """
