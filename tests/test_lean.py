@@ -204,7 +204,8 @@ def test_rows_that_ended_are_dropped_and_the_others_do_not_notice():
     for t in range(7):
         every.feed(tokens_NT[:, t, None], is_live_N[:, None])
         some.feed(tokens_NT[kept, t, None], is_live_N[kept, None])
-        assert torch.equal(every.logits_BV[is_live_N], some.logits_BV[is_live_N[kept]])
+        left_N = is_live_N[kept]
+        assert torch.equal(every.logits_BV[kept][left_N], some.logits_BV[left_N])
 
 
 def changed(**fields):

@@ -137,8 +137,9 @@ def mean_entropy_nats(
         return None
     if kind == "token":
         return float(entropy_BT[mask_BT].mean())
-    rows = [row[kept].mean() for row, kept in zip(entropy_BT, mask_BT, strict=True) if kept.any()]
-    return float(np.mean(rows))
+    num_tokens_B = mask_BT.sum(1)
+    total_B = np.where(mask_BT, entropy_BT, 0.0).sum(1)
+    return float((total_B / np.maximum(num_tokens_B, 1))[num_tokens_B > 0].mean())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from typing import IO, Any
 
 from gradmass.types import UsageError
 
+ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
 
 def json_line(row: Mapping[str, Any]) -> bytes:
     """A row as a line of JSON.
@@ -16,11 +18,13 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     Raises:
         UsageError: A NaN or infinite value, or what is no plain number or text.
     """
-    for key, value in row.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{key} = {value} is no number that the record of a run can hold")
     try:
-        return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        return ENCODER.encode(row).encode() + b"\n"
+    except ValueError:
+        floats = [(key, value) for key, value in row.items() if isinstance(value, float)]
+        wrong = [f"{key} = {value}" for key, value in floats if not math.isfinite(value)]
+        what = (wrong or ["NaN or infinity within a value"])[0]
+        raise UsageError(f"{what} is no number that the record of a run can hold") from None
     except TypeError as error:
         raise UsageError(
             f"the record of a run holds plain numbers and text only: {error}"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradmass.training.cache import make_room
+from gradmass.training.cache import keep_rows, make_room
 from gradmass.training.lean import UNSEEN, Lean, causal_bias, is_lean, widened
 
 LANES = 32
@@ -38,7 +38,7 @@ class Decoder(Protocol):
             is_live_N: Which of the rows go on.
 
         Returns:
-            The rows that stay, in their order; None if all do.
+            The rows that stay, in their new order; None if all do.
         """
 
 
@@ -128,22 +128,22 @@ class LeanDecoder:
         self._head = model.lm_head
         self._end, self._num_room = prompt_PT.shape[1], prompt_PT.shape[1] + max_new_tokens - 1
         self._num_enough = -(-ENOUGH // self._lean.head_size)
-        self._keys_BHSD: list[Tensor] = []
-        self._values_BHSD: list[Tensor] = []
+        of_prompts_PHTD: list[Tensor] = []
 
         def keep(_: int, keys_PHTD: Tensor, values_PHTD: Tensor) -> tuple[Tensor, Tensor]:
-            # Zeros, since what is not written yet is added up with weight 0.
-            room = (0, 0, 0, max_new_tokens - 1)
-            self._keys_BHSD.append(F.pad(keys_PHTD, room).index_select(0, row_B))
-            self._values_BHSD.append(F.pad(values_PHTD, room).index_select(0, row_B))
+            of_prompts_PHTD.extend((keys_PHTD, values_PHTD))
             return keys_PHTD, values_PHTD
 
         position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
         bias_P1TT = causal_bias(mask_PT, prompt_PT.shape[1])
         states_PTD = self._lean.states(prompt_PT, position_PT, bias_P1TT, keep, mask_PT)
+        room = max_new_tokens - 1
+        # Zeros, since what is not written yet is added up with weight 0. One piece: of many, the
+        # system takes back each time what the next batch has to ask it for again.
+        memory_LPHSD = F.pad(torch.stack(of_prompts_PHTD), (0, 0, 0, room))
+        self._memory_LBHSD = memory_LPHSD.index_select(1, row_B)
         self._position_B1 = position_PT[row_B, -1:]
-        room = (0, max_new_tokens - 1)
-        self._bias_B11S = F.pad(bias_P1TT[:, :, -1:], room, value=UNSEEN)[row_B]
+        self._bias_B11S = F.pad(bias_P1TT[:, :, -1:], (0, room), value=UNSEEN)[row_B]
         self.logits_BV = self._logits(states_PTD[:, -1])[row_B]
 
     def feed(self, token_B1: Tensor, is_live_B1: Tensor) -> None:
@@ -154,9 +154,10 @@ class LeanDecoder:
         self._position_B1 = self._position_B1 + 1
 
         def extend(i: int, keys_BH1D: Tensor, values_BH1D: Tensor) -> tuple[Tensor, Tensor]:
-            self._keys_BHSD[i][:, :, new : self._end] = keys_BH1D
-            self._values_BHSD[i][:, :, new : self._end] = values_BH1D
-            return self._keys_BHSD[i][:, :, :num_seen], self._values_BHSD[i][:, :, :num_seen]
+            keys_BHSD, values_BHSD = self._memory_LBHSD[2 * i], self._memory_LBHSD[2 * i + 1]
+            keys_BHSD[:, :, new : self._end] = keys_BH1D
+            values_BHSD[:, :, new : self._end] = values_BH1D
+            return keys_BHSD[:, :, :num_seen], values_BHSD[:, :, :num_seen]
 
         states_B1D = self._lean.states(
             token_B1, self._position_B1, self._bias_B11S[..., :num_seen], extend
@@ -167,8 +168,7 @@ class LeanDecoder:
         """Drop the rows of answers that ended, once they are many."""
         kept = _kept(is_live_N, self.logits_BV.shape[-1])
         if kept is not None:
-            for memory in (self._keys_BHSD, self._values_BHSD):
-                memory[:] = [states_BHSD.index_select(0, kept) for states_BHSD in memory]
+            self._memory_LBHSD = keep_rows(self._memory_LBHSD, kept, axis=1)
             self._bias_B11S, self._position_B1 = self._bias_B11S[kept], self._position_B1[kept]
         return kept
 
@@ -177,7 +177,9 @@ class LeanDecoder:
 
 
 def _kept(is_live_N: Tensor, num_words: int) -> Tensor | None:
-    """The rows that stay, in their order; None if all do.
+    """The rows that stay, in their new order; None if all do.
+
+    Rows behind those that stay take the places of rows that go, so that few are copied.
 
     Vector instructions leave an odd rest to scalar ones, whose last bits differ. So that no number
     depends on how many rows are left, enough dead ones stay to fill whole vectors.
@@ -186,4 +188,8 @@ def _kept(is_live_N: Tensor, num_words: int) -> Tensor | None:
     num_kept = -(-int(is_live_N.sum()) // step) * step
     if num_kept > RETIRE_AT * len(is_live_N):
         return None
-    return (~is_live_N).to(torch.uint8).argsort(stable=True)[:num_kept].sort().values
+    kept = torch.arange(num_kept, device=is_live_N.device)
+    moved = is_live_N[num_kept:].nonzero()[:, 0] + num_kept
+    free = (~is_live_N[:num_kept]).nonzero()[: len(moved), 0]
+    kept[free] = moved
+    return kept

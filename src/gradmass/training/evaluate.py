@@ -20,7 +20,7 @@ from gradmass.training.clock import Clock
 from gradmass.training.generate import LocalEngine, default_batch_size
 from gradmass.training.model import longest_prompt
 from gradmass.training.probes.change import ChangeProbe
-from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens
+from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens, texts_of
 from gradmass.training.terms import prompted_logprobs
 from gradmass.types import UsageError
 
@@ -179,10 +179,7 @@ def check_answers(
         if len(set(answers)) < len(answers):
             twice = next(text for text in answers if answers.count(text) > 1)
             raise UsageError(f"{where} the right answer {twice!r} twice")
-        seen = tokenizer.batch_decode(
-            [tokens[:-1] for tokens in _encode_answers(tokenizer, answers)],
-            clean_up_tokenization_spaces=False,
-        )
+        seen = texts_of(tokenizer, [tokens[:-1] for tokens in _encode_answers(tokenizer, answers)])
         for answer, read in zip(answers, seen, strict=True):
             if "".join(read.split()) != "".join(answer.split()):
                 raise UsageError(f"{where} {answer!r}, which the tokenizer reads as {read!r}")

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.evaluation.answers import Answer, Question, Sampling, stream_key
 from gradmass.training.decoder import Decoder, make_decoder
-from gradmass.training.rollout import encode_prompts, pick
+from gradmass.training.rollout import encode_prompts, pick, texts_of
 from gradmass.types import UsageError
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 65_536}
@@ -158,7 +158,7 @@ class LocalEngine:
     def _is_stopped(self, tail_NT: Tensor, is_live_N1: Tensor) -> Tensor:
         """Whether the last tokens of an answer hold a stop text; it ends there."""
         live = is_live_N1[:, 0].nonzero()[:, 0].tolist()
-        tails = self._batch_decode([tail_NT[n].tolist() for n in live])
+        tails = texts_of(self._tokenizer, [tail_NT[n].tolist() for n in live])
         is_stopped_N1 = torch.zeros_like(is_live_N1)
         for n, tail in zip(live, tails, strict=True):
             is_stopped_N1[n] = self._stops.is_in(tail)
@@ -169,13 +169,9 @@ class LocalEngine:
 
         What is left without one could be right, though the model did not write it.
         """
-        return self._batch_decode(
-            [tokens[:-1] if tokens[-1] in self._ends else tokens for tokens in answers]
-        )
-
-    def _batch_decode(self, rows: Sequence[list[int]]) -> list[str]:
-        return self._tokenizer.batch_decode(
-            rows, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        return texts_of(
+            self._tokenizer,
+            [tokens[:-1] if tokens[-1] in self._ends else tokens for tokens in answers],
         )
 
 
