@@ -14,9 +14,11 @@ from transformers import (
     Qwen3Config,
 )
 
+from gradmass.training import attention as attention_module
 from gradmass.training import lean as lean_module
+from gradmass.training.attention import FEW_SCORES
 from gradmass.training.decoder import LeanDecoder, ModelDecoder, make_decoder
-from gradmass.training.lean import FEW_SCORES, is_lean, lean_answer_states
+from gradmass.training.lean import is_lean, lean_answer_states
 
 SHAPE = {
     "vocab_size": 21,
@@ -100,7 +102,7 @@ def lean_states(model):
 
 @pytest.mark.parametrize("few_scores", [0, FEW_SCORES])
 def test_states_are_those_of_the_model_s_own_forward(model, few_scores, monkeypatch):
-    monkeypatch.setattr(lean_module, "FEW_SCORES", few_scores)
+    monkeypatch.setattr(attention_module, "FEW_SCORES", few_scores)
     assert is_lean(model)
     for n, states_TD in enumerate(lean_states(model)):
         torch.testing.assert_close(states_TD, own_states(model, n), rtol=1e-4, atol=1e-5)
@@ -108,7 +110,7 @@ def test_states_are_those_of_the_model_s_own_forward(model, few_scores, monkeypa
 
 @pytest.mark.parametrize("few_scores", [0, FEW_SCORES])
 def test_so_are_the_gradients_of_all_parameters(model, few_scores, monkeypatch):
-    monkeypatch.setattr(lean_module, "FEW_SCORES", few_scores)
+    monkeypatch.setattr(attention_module, "FEW_SCORES", few_scores)
     torch.manual_seed(1)
     directions = [torch.randn(length, SHAPE["hidden_size"]) for length in LENGTHS]
 
@@ -190,22 +192,57 @@ def test_decoding_gives_the_logits_of_the_model_s_own(model, max_new_tokens):
             each.feed(ANSWER_NT[rows_N, t, None], is_next_N[:, None])
 
 
+IN_ORDER_N = torch.arange(3).repeat_interleave(32)
+MIXED_N = torch.arange(96) % 3
+
+
+def of_32_words(num_key_value_heads):
+    """A vocabulary whose rows fill vectors one by one."""
+    return random_model(
+        Qwen2Config(**SHAPE | {"vocab_size": 32}, num_key_value_heads=num_key_value_heads)
+    )
+
+
+@pytest.mark.parametrize("num_key_value_heads", [2, 4])
+@pytest.mark.parametrize("row_N", [IN_ORDER_N, MIXED_N], ids=["in order", "mixed"])
+@pytest.mark.parametrize("every", [4, 40])
 @torch.inference_mode()
-def test_rows_that_ended_are_dropped_and_the_others_do_not_notice():
-    """Of a vocabulary of 32, whose rows fill vectors one by one."""
-    model = random_model(Qwen2Config(**SHAPE | {"vocab_size": 32}, num_key_value_heads=4))
-    row_N, num_rows = torch.arange(64) % 3, 64
-    is_live_N = torch.arange(num_rows) % 4 == 0
-    every, some = (make_decoder(model, PROMPT_PT, MASK_PT, row_N, 8) for _ in range(2))
+def test_rows_that_ended_are_dropped_and_the_others_do_not_notice(
+    row_N, every, num_key_value_heads
+):
+    model, num_rows = of_32_words(num_key_value_heads), len(row_N)
+    is_live_N = torch.arange(num_rows) % every == 0
+    whole, some = (make_decoder(model, PROMPT_PT, MASK_PT, row_N, 8) for _ in range(2))
     tokens_NT = torch.arange(num_rows * 7).view(num_rows, 7) % 32
-    kept = some.retire(is_live_N)
-    assert kept is not None
-    assert len(kept) < num_rows / 2
+    rows_N = torch.arange(num_rows)
     for t in range(7):
-        every.feed(tokens_NT[:, t, None], is_live_N[:, None])
-        some.feed(tokens_NT[kept, t, None], is_live_N[kept, None])
-        left_N = is_live_N[kept]
-        assert torch.equal(every.logits_BV[kept][left_N], some.logits_BV[left_N])
+        if t in (0, 3):  # at first, and once more with tokens of their own
+            kept = some.retire(is_live_N[rows_N] if t == 0 else rows_N == 0)
+            assert kept is not None or t == 3
+            rows_N = rows_N if kept is None else rows_N[kept]
+        assert is_live_N[rows_N].sum() == is_live_N.sum() or t >= 3
+        assert len(rows_N) < num_rows
+        whole.feed(tokens_NT[:, t, None], is_live_N[:, None])
+        some.feed(tokens_NT[rows_N, t, None], is_live_N[rows_N, None])
+        assert 0 in rows_N
+        assert torch.equal(whole.logits_BV[rows_N], some.logits_BV)
+
+
+@torch.inference_mode()
+def test_an_answer_s_numbers_do_not_depend_on_what_else_is_asked():
+    """Whether the answers of a prompt stand together, and how many there are."""
+    model = of_32_words(4)
+    together = make_decoder(model, PROMPT_PT, MASK_PT, IN_ORDER_N, 8)
+    mixed = make_decoder(model, PROMPT_PT, MASK_PT, MIXED_N, 8)
+    fewer = make_decoder(model, PROMPT_PT[:2], MASK_PT[:2], IN_ORDER_N[:64], 8)
+    place_N = MIXED_N.argsort(stable=True)
+    for t in range(7):
+        tokens_N1 = ((torch.arange(96) + t) % 32)[:, None]
+        together.feed(tokens_N1, tokens_N1 >= 0)
+        mixed.feed(tokens_N1[place_N.argsort()], tokens_N1 >= 0)
+        fewer.feed(tokens_N1[:64], tokens_N1[:64] >= 0)
+        assert torch.equal(together.logits_BV, mixed.logits_BV[place_N])
+        assert torch.equal(together.logits_BV[:64], fewer.logits_BV)
 
 
 def changed(**fields):

@@ -8,15 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gradmass.training.cache import keep_rows, make_room
-from gradmass.training.lean import UNSEEN, Lean, causal_bias, is_lean, widened
+from gradmass.training.attention import UNSEEN, AnswerMemory, widened
+from gradmass.training.cache import make_room
+from gradmass.training.lean import Lean, is_lean, read_prompts
 
 LANES = 32
 """Numbers that the widest vector loops treat at once."""
 RETIRE_AT = 0.75
 """Share of the rows being computed below which those of answers that ended are dropped."""
-ENOUGH = 400
-"""Terms of a product of a batch below which torch goes through a plain loop, five times slower."""
+FEWEST_ROWS = 4
+"""Rows of a product below which it is made in another way, with other last bits."""
 
 
 class Decoder(Protocol):
@@ -38,7 +39,7 @@ class Decoder(Protocol):
             is_live_N: Which of the rows go on.
 
         Returns:
-            The rows that stay, in their new order; None if all do.
+            The rows that stay, in their order; None if all do.
         """
 
 
@@ -58,7 +59,8 @@ def make_decoder(
         row_B: Which prompt each answer belongs to.
         max_new_tokens: Longest answer.
     """
-    kind = LeanDecoder if is_lean(model) else ModelDecoder
+    is_short = is_lean(model) and model.config.num_attention_heads >= FEWEST_ROWS
+    kind = LeanDecoder if is_short else ModelDecoder
     return kind(model, prompt_PT, mask_PT, row_B, max_new_tokens)
 
 
@@ -101,19 +103,17 @@ class ModelDecoder:
 
     def retire(self, is_live_N: Tensor) -> Tensor | None:
         """Drop the rows of answers that ended, once they are many."""
-        kept = _kept(is_live_N, self.logits_BV.shape[-1])
-        if kept is not None:
-            self._cache.batch_select_indices(kept)
-            self._mask_BT, self._position_B1 = self._mask_BT[kept], self._position_B1[kept]
+        found = _kept(is_live_N[:, None], self.logits_BV.shape[-1])
+        if found is None:
+            return None
+        kept, _ = found
+        self._cache.batch_select_indices(kept)
+        self._mask_BT, self._position_B1 = self._mask_BT[kept], self._position_B1[kept]
         return kept
 
 
 class LeanDecoder:
-    """Of a small model (see ``Lean``).
-
-    Attention sees a column for each token to come from the start, where that is what it takes for
-    its products not to be the slow ones of few terms; the columns not yet written are masked.
-    """
+    """Of a small model (see ``Lean``)."""
 
     def __init__(
         self,
@@ -126,70 +126,67 @@ class LeanDecoder:
         prompt_PT, mask_PT = widened(prompt_PT, mask_PT)
         self._lean = Lean(model, prompt_PT.shape[1] + max_new_tokens)
         self._head = model.lm_head
-        self._end, self._num_room = prompt_PT.shape[1], prompt_PT.shape[1] + max_new_tokens - 1
-        self._num_enough = -(-ENOUGH // self._lean.head_size)
-        of_prompts_PHTD: list[Tensor] = []
-
-        def keep(_: int, keys_PHTD: Tensor, values_PHTD: Tensor) -> tuple[Tensor, Tensor]:
-            of_prompts_PHTD.extend((keys_PHTD, values_PHTD))
-            return keys_PHTD, values_PHTD
-
-        position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-        bias_P1TT = causal_bias(mask_PT, prompt_PT.shape[1])
-        states_PTD = self._lean.states(prompt_PT, position_PT, bias_P1TT, keep, mask_PT)
-        room = max_new_tokens - 1
-        # Zeros, since what is not written yet is added up with weight 0. One piece: of many, the
-        # system takes back each time what the next batch has to ask it for again.
-        memory_LPHSD = F.pad(torch.stack(of_prompts_PHTD), (0, 0, 0, room))
-        self._memory_LBHSD = memory_LPHSD.index_select(1, row_B)
-        self._position_B1 = position_PT[row_B, -1:]
-        self._bias_B11S = F.pad(bias_P1TT[:, :, -1:], (0, room), value=UNSEEN)[row_B]
-        self.logits_BV = self._logits(states_PTD[:, -1])[row_B]
+        states_PTD, of_prompts = read_prompts(self._lean, prompt_PT, mask_PT)
+        self.logits_BV = self._logits(states_PTD[:, -1]).index_select(0, row_B)
+        self._position_B1 = mask_PT.sum(1)[row_B, None] - 1
+        # Answers that are not as many to each prompt, in its order, have a copy of it each.
+        self._num_answers = len(row_B) // len(prompt_PT)
+        in_order_B = torch.arange(len(prompt_PT)).repeat_interleave(self._num_answers)
+        bias_P1T = torch.where(mask_PT[:, None], 0.0, UNSEEN)
+        if not torch.equal(row_B, in_order_B):
+            self._num_answers, bias_P1T = 1, bias_P1T[row_B]
+            of_prompts = [(keys[row_B], values[row_B]) for keys, values in of_prompts]
+        self._memory = AnswerMemory(
+            of_prompts, bias_P1T, self._lean.num_queries, self._num_answers, max_new_tokens - 1
+        )
 
     def feed(self, token_B1: Tensor, is_live_B1: Tensor) -> None:
         """Append a token to each answer; what those that are not live see does not matter."""
-        new, self._end = self._end, self._end + 1
-        num_seen = max(self._end, min(self._num_room, self._num_enough))
-        self._bias_B11S[..., new] = 0.0
         self._position_B1 = self._position_B1 + 1
+        self._memory.begin_token()
 
-        def extend(i: int, keys_BH1D: Tensor, values_BH1D: Tensor) -> tuple[Tensor, Tensor]:
-            keys_BHSD, values_BHSD = self._memory_LBHSD[2 * i], self._memory_LBHSD[2 * i + 1]
-            keys_BHSD[:, :, new : self._end] = keys_BH1D
-            values_BHSD[:, :, new : self._end] = values_BH1D
-            return keys_BHSD[:, :, :num_seen], values_BHSD[:, :, :num_seen]
+        def attend(i: int, *qkv_B1HD: Tensor) -> Tensor:
+            return self._memory.attention(i, *(x_B1HD[:, 0] for x_B1HD in qkv_B1HD))[:, None]
 
-        states_B1D = self._lean.states(
-            token_B1, self._position_B1, self._bias_B11S[..., :num_seen], extend
-        )
+        states_B1D = self._lean.states(token_B1, self._position_B1, attend)
         self.logits_BV = self._logits(states_B1D[:, 0])
 
     def retire(self, is_live_N: Tensor) -> Tensor | None:
         """Drop the rows of answers that ended, once they are many."""
-        kept = _kept(is_live_N, self.logits_BV.shape[-1])
-        if kept is not None:
-            self._memory_LBHSD = keep_rows(self._memory_LBHSD, kept, axis=1)
-            self._bias_B11S, self._position_B1 = self._bias_B11S[kept], self._position_B1[kept]
-        return kept
+        kept = _kept(is_live_N.view(-1, self._num_answers), self.logits_BV.shape[-1])
+        if kept is None:
+            return None
+        prompts, rows_PC = kept
+        rows = rows_PC.flatten()
+        self._memory.keep(prompts, rows)
+        self._position_B1, self._num_answers = self._position_B1[rows], rows_PC.shape[1]
+        return rows
 
     def _logits(self, states_ND: Tensor) -> Tensor:
         return F.linear(states_ND, self._head.weight, self._head.bias)
 
 
-def _kept(is_live_N: Tensor, num_words: int) -> Tensor | None:
-    """The rows that stay, in their new order; None if all do.
-
-    Rows behind those that stay take the places of rows that go, so that few are copied.
+def _kept(is_live_PC: Tensor, num_words: int) -> tuple[Tensor, Tensor] | None:
+    """The prompts that stay, and which rows their answers are, as many to each; None if all do.
 
     Vector instructions leave an odd rest to scalar ones, whose last bits differ. So that no number
     depends on how many rows are left, enough dead ones stay to fill whole vectors.
     """
-    step = LANES // math.gcd(LANES, num_words)
-    num_kept = -(-int(is_live_N.sum()) // step) * step
-    if num_kept > RETIRE_AT * len(is_live_N):
+    num_prompts, num_answers = is_live_PC.shape
+    num_live_P = is_live_PC.sum(1)
+    if int(num_live_P.sum()) > RETIRE_AT * is_live_PC.numel():
         return None
-    kept = torch.arange(num_kept, device=is_live_N.device)
-    moved = is_live_N[num_kept:].nonzero()[:, 0] + num_kept
-    free = (~is_live_N[:num_kept]).nonzero()[: len(moved), 0]
-    kept[free] = moved
-    return kept
+    step, choices = max(FEWEST_ROWS, LANES // math.gcd(LANES, num_words)), []
+    for width in range(int(num_live_P.max()), num_answers + 1):
+        multiple = step // math.gcd(step, width)
+        height = -(-int((num_live_P > 0).sum()) // multiple) * multiple
+        if height <= num_prompts:
+            choices.append((height * width, height, width))
+    num_rows, height, width = min(choices, default=(is_live_PC.numel(), 0, 0))
+    if num_rows > RETIRE_AT * is_live_PC.numel():
+        return None
+    order = (num_live_P == 0).to(torch.uint8).argsort(stable=True)
+    prompts = order[:height].sort().values
+    chosen_PC = is_live_PC.index_select(0, prompts).logical_not().to(torch.uint8)
+    answers_PC = chosen_PC.argsort(dim=1, stable=True)[:, :width].sort(dim=1).values
+    return prompts, prompts[:, None] * num_answers + answers_PC

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 from transformers.activations import SiLUActivation
 
-Extend = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Given a layer's number and the keys and values of the tokens being read, shape ``[N, H, T, D]``,
-those that attention is to see, shape ``[N, H, S, D]``."""
+from gradmass.training.attention import attention, causal_bias, widened
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Given a layer's number and the queries (scaled), keys and values of the tokens being read, each
+``[N, T, heads, D]``: what the queries see, ``[N, T, H, D]``."""
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 PARTS = {nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation}
 """What their models consist of besides the classes of their own files."""
@@ -30,14 +32,6 @@ FIXED_ROTATIONS = {"default", "linear", "llama3"}
 """Rotary embeddings in which the angles of a position do not depend on the length of the text."""
 LARGEST = 1 << 25
 """Parameters of a model that is small: its matrices are copied for every pass."""
-FEW_SCORES = 1 << 21
-"""Scores of attention that may exist at once (8 MB); more are never written out, which takes longer
-where they are few."""
-FAST_SOFTMAX = 16
-"""Scores in a row below which torch takes a softmax number by number, twelve times slower."""
-UNSEEN = -1e30
-"""Added to the score of what attention must not see: its exponential is 0, and a row of nothing but
-such scores, as of padding, stays finite."""
 
 
 def is_lean(model: PreTrainedModel) -> bool:
@@ -99,13 +93,14 @@ class Lean:
 
     Attributes:
         head_size: Channels of an attention head.
+        num_queries: Heads of queries.
     """
 
     def __init__(self, model: PreTrainedModel, num_positions: int) -> None:
         body: Any = model.model
         attention = body.layers[0].self_attn
         self.head_size = attention.head_dim
-        self._num_queries = attention.q_proj.out_features // self.head_size
+        self.num_queries = attention.q_proj.out_features // self.head_size
         self._num_keys = attention.k_proj.out_features // self.head_size
         self._embedding_VD = body.embed_tokens.weight
         # Its embedding has no gradient, even where the token stands in a text.
@@ -123,8 +118,7 @@ class Lean:
         self,
         token_NT: Tensor,
         position_NT: Tensor,
-        bias_N1TS: Tensor,
-        extend: Extend,
+        attend: Attend,
         mask_NT: Tensor | None = None,
     ) -> Tensor:
         """Hidden states that the output head is applied to, shape ``[N, T, D]``.
@@ -132,8 +126,7 @@ class Lean:
         Args:
             token_NT: The tokens to read.
             position_NT: Their places in their texts.
-            bias_N1TS: Added to scores: 0 for what a token sees, ``UNSEEN`` for what it does not.
-            extend: Gives each layer what its attention sees.
+            attend: Attention, for each layer in turn.
             mask_NT: True where there is a token. Nothing but attention is computed for the rest,
                 whose states are 0; all if not given.
         """
@@ -147,12 +140,8 @@ class Lean:
             unit_MD = _unit(x_MD, self._eps)
             qkv_ME = _linear(unit_MD, layer.qkv_DE, layer.qkv_bias_E)
             qkv_NTHD = _spread(qkv_ME, there_M, shape).unflatten(-1, (-1, self.head_size))
-            queries_NHTD, keys_NHTD, values_NHTD = self._turned(
-                qkv_NTHD, turn_NT1C, layer.turned_scale_HD
-            )
-            seen_NHSD = extend(i, keys_NHTD, values_NHTD)
-            y_NHTD = _attend(queries_NHTD, *seen_NHSD, bias_N1TS)
-            y_ME = _packed(y_NHTD.transpose(1, 2).flatten(2), there_M)
+            y_NTHD = attend(i, *self._turned(qkv_NTHD, turn_NT1C, layer.turned_scale_HD))
+            y_ME = _packed(y_NTHD.flatten(2), there_M)
             x_MD = _added(x_MD, y_ME, layer.out_ED, layer.out_bias_D)
             unit_MD = _unit(x_MD, self._eps)
             gate_MF, up_MF = _linear(unit_MD, layer.gate_up_DF, layer.gate_up_bias_F).chunk(2, -1)
@@ -164,14 +153,14 @@ class Lean:
     ) -> tuple[Tensor, ...]:
         """Queries, keys and values, the first two turned by their positions."""
         qk_NTHD, values_NTHD = qkv_NTHD.split(
-            [self._num_queries + self._num_keys, self._num_keys], dim=2
+            [self.num_queries + self._num_keys, self._num_keys], dim=2
         )
         if scale_HD is not None:
             qk_NTHD = _unit(qk_NTHD, self._eps) * scale_HD
         qk_NTHC = torch.view_as_complex(qk_NTHD.unflatten(-1, (-1, 2)))
         qk_NTHD = torch.view_as_real(qk_NTHC * turn_NT1C).flatten(-2)
-        queries_NTHD, keys_NTHD = qk_NTHD.split([self._num_queries, self._num_keys], dim=2)
-        return tuple(x_NTHD.transpose(1, 2) for x_NTHD in (queries_NTHD, keys_NTHD, values_NTHD))
+        queries_NTHD, keys_NTHD = qk_NTHD.split([self.num_queries, self._num_keys], dim=2)
+        return queries_NTHD, keys_NTHD, values_NTHD
 
 
 def lean_answer_states(
@@ -198,52 +187,46 @@ def lean_answer_states(
     num_tokens = answer_NT.shape[1]
     prompt_PT, prompt_mask_PT = widened(prompt_PT, prompt_mask_PT)
     lean = Lean(model, prompt_PT.shape[1] + num_tokens)
-    of_prompts: list[tuple[Tensor, Tensor]] = []
-
-    def keep(_: int, keys_PHSD: Tensor, values_PHSD: Tensor) -> tuple[Tensor, Tensor]:
-        of_prompts.append((keys_PHSD, values_PHSD))
-        return keys_PHSD, values_PHSD
-
-    def behind(i: int, *own_NHTD: Tensor) -> tuple[Tensor, Tensor]:
-        keys_NHSD, values_NHSD = (
-            torch.cat([prompts_PHSD.index_select(0, row_N), x_NHTD], dim=2)
-            for prompts_PHSD, x_NHTD in zip(of_prompts[i], own_NHTD, strict=True)
-        )
-        return keys_NHSD, values_NHSD
-
-    position_PT = (prompt_mask_PT.cumsum(1) - 1).clamp(min=0)
-    bias_P1TT = causal_bias(prompt_mask_PT, prompt_PT.shape[1])
-    states_PTD = lean.states(prompt_PT, position_PT, bias_P1TT, keep, prompt_mask_PT)
+    states_PTD, of_prompts = read_prompts(lean, prompt_PT, prompt_mask_PT)
     first_N1D = states_PTD[:, -1:].index_select(0, row_N)
     if num_tokens == 1:
         return first_N1D
-    position_NT = position_PT[row_N, -1:] + torch.arange(1, num_tokens)
     seen_NS = torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1)
     bias_N1TS = causal_bias(seen_NS, num_tokens - 1)
+
+    def attend(i: int, queries_NTHD: Tensor, *own_NTGD: Tensor) -> Tensor:
+        seen_NGSD = [
+            torch.cat([prompts_PGTD.index_select(0, row_N), x_NTGD.transpose(1, 2)], dim=2)
+            for prompts_PGTD, x_NTGD in zip(of_prompts[i], own_NTGD, strict=True)
+        ]
+        return attention(queries_NTHD, *seen_NGSD, bias_N1TS)
+
+    num_before_N1 = prompt_mask_PT.sum(1)[row_N, None]
+    position_NT = num_before_N1 + torch.arange(num_tokens - 1)
     # The last token of an answer is drawn, not read.
-    states_NTD = lean.states(answer_NT[:, :-1], position_NT, bias_N1TS, behind, mask_NT[:, 1:])
+    states_NTD = lean.states(answer_NT[:, :-1], position_NT, attend, mask_NT[:, 1:])
     return torch.cat([first_N1D, states_NTD], dim=1)
 
 
-def widened(prompt_PT: Tensor, mask_PT: Tensor) -> tuple[Tensor, Tensor]:
-    """Prompts and their mask, with padding where they are shorter than ``FAST_SOFTMAX``."""
-    padding = (max(0, FAST_SOFTMAX - prompt_PT.shape[1]), 0)
-    return F.pad(prompt_PT, padding), F.pad(mask_PT, padding)
-
-
-def causal_bias(mask_NS: Tensor, num_tokens: int) -> Tensor:
-    """What is added to scores so that each token sees those up to itself that are no padding.
+def read_prompts(
+    lean: Lean, prompt_PT: Tensor, mask_PT: Tensor
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Hidden states of prompts, and their keys and values in each layer, ``[P, G, T, D]``.
 
     Args:
-        mask_NS: True where a token is no padding.
-        num_tokens: How many of them, the last ones, see.
-
-    Returns:
-        Shape ``[N, 1, T, S]``.
+        lean: The policy.
+        prompt_PT: Prompt tokens, padded on the left.
+        mask_PT: True where one is no padding.
     """
-    num_seen = mask_NS.shape[1]
-    is_before_TS = torch.ones(num_tokens, num_seen, dtype=torch.bool).tril(num_seen - num_tokens)
-    return torch.where(mask_NS[:, None, None] & is_before_TS, 0.0, UNSEEN)
+    bias_P1TT = causal_bias(mask_PT, prompt_PT.shape[1])
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def attend(_: int, queries_PTHD: Tensor, keys_PTGD: Tensor, values_PTGD: Tensor) -> Tensor:
+        seen.append((keys_PTGD.transpose(1, 2), values_PTGD.transpose(1, 2)))
+        return attention(queries_PTHD, *seen[-1], bias_P1TT)
+
+    position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
+    return lean.states(prompt_PT, position_PT, attend, mask_PT), seen
 
 
 def _fold(layer: Any) -> _Layer:
@@ -315,28 +298,3 @@ def _added(x_MD: Tensor, y_ME: Tensor, matrix_ED: Tensor, bias_D: Tensor | None)
 def _unit(x_MD: Tensor, eps: float) -> Tensor:
     """Each row over the root of its sum of squares: an RMS norm but for a factor of root D."""
     return x_MD * (x_MD.square().sum(-1, keepdim=True) + x_MD.shape[-1] * eps).rsqrt()
-
-
-def _attend(
-    queries_NHTD: Tensor, keys_NGSD: Tensor, values_NGSD: Tensor, bias_N1TS: Tensor
-) -> Tensor:
-    """Attention, shape ``[N, H, T, D]``, of queries that are scaled."""
-    num_rows, num_heads, num_tokens, size = queries_NHTD.shape
-    num_groups, num_seen = keys_NGSD.shape[1:3]
-    # Where each row has one token its keys are more numbers than its scores. And what a row gives
-    # must not depend on how many there are.
-    if num_tokens > 1 and num_rows * num_heads * num_tokens * num_seen > FEW_SCORES:
-        return F.scaled_dot_product_attention(
-            queries_NHTD,
-            keys_NGSD,
-            values_NGSD,
-            attn_mask=bias_N1TS,
-            scale=1.0,
-            enable_gqa=num_heads != num_groups,
-        )
-    # Heads that share keys and values are rows of one product.
-    queries_NGRD = queries_NHTD.reshape(num_rows, num_groups, -1, size)
-    scores_NGRS = torch.matmul(queries_NGRD, keys_NGSD.transpose(-1, -2))
-    scores_NHTS = scores_NGRS.view(num_rows, num_heads, num_tokens, num_seen) + bias_N1TS
-    seen_NGRD = torch.matmul(scores_NHTS.softmax(-1).view_as(scores_NGRS), values_NGSD)
-    return seen_NGRD.view(num_rows, num_heads, num_tokens, size)

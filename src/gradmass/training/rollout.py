@@ -232,7 +232,9 @@ def _draw(logits_BV: Tensor, draws_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     logprobs_BV = logits_BV.float().log_softmax(-1)
     probabilities_BV = logprobs_BV.exp()
     token_B1 = pick(probabilities_BV, draws_B1)
-    entropy_B1 = torch.special.entr(probabilities_BV).sum(-1, keepdim=True)
+    # An impossible token has probability 0: times a finite number, so that it adds nothing.
+    finite_BV = logprobs_BV.clamp(min=torch.finfo(logprobs_BV.dtype).min)
+    entropy_B1 = -(probabilities_BV * finite_BV).sum(-1, keepdim=True)
     return token_B1, logprobs_BV.gather(-1, token_B1), entropy_B1
 
 
@@ -249,7 +251,7 @@ def pick(probabilities_BV: Tensor, draws_B1: Tensor) -> Tensor:
     Raises:
         UsageError: A NaN or infinite probability.
     """
-    cumulative_BV = probabilities_BV.double().cumsum(-1)
+    cumulative_BV = probabilities_BV.cumsum(-1, dtype=torch.float64)
     total_B1 = cumulative_BV[:, -1:]
     if not math.isfinite(float(total_B1.sum())):
         raise UsageError(DIVERGED)
