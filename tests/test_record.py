@@ -193,7 +193,7 @@ def test_a_number_that_json_does_not_know_is_refused_with_its_key(tmp_path, valu
     assert message.startswith(f"loss/value = {value} ")
     with pytest.raises(UsageError, match=f"weight = {value}"):
         writer.log_rollouts([{"step": 1, "weight": 0.5}, {"step": 1, "weight": value}])
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(UsageError, match="NaN or infinity within a value"):
         writer.log_evaluation({"step": 1, "solve_probability": [0.5, value]})
     run = Run(tmp_path / "run")
     assert run.metrics == [{"step": 0}], "a refused row leaves nothing behind"

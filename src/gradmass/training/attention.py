@@ -126,8 +126,8 @@ class AnswerMemory:
         own_keys_BSE, own_values_BSE = self._own_LBSE[2 * layer : 2 * layer + 2, :, : self._end]
         prompt_keys_PTE, prompt_values_PTE = self._prompts_LPTE[2 * layer : 2 * layer + 2]
         num_prompts, num_tokens, width = prompt_keys_PTE.shape
-        own_keys_BSE[:, -1] = keys_BGD.flatten(1)
-        own_values_BSE[:, -1] = values_BGD.flatten(1)
+        own_keys_BSE[:, -1].view(keys_BGD.shape).copy_(keys_BGD)
+        own_values_BSE[:, -1].view(keys_BGD.shape).copy_(values_BGD)
         queries_BHE = (queries_BHD[:, :, None] * self._group_HG1).flatten(2)
         scores_PRT = torch.baddbmm(
             self._bias_P1T,

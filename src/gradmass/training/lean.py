@@ -195,11 +195,11 @@ def lean_answer_states(
     bias_N1TS = causal_bias(seen_NS, num_tokens - 1)
 
     def attend(i: int, queries_NTHD: Tensor, *own_NTGD: Tensor) -> Tensor:
-        seen_NGSD = [
+        keys_NGSD, values_NGSD = (
             torch.cat([prompts_PGTD.index_select(0, row_N), x_NTGD.transpose(1, 2)], dim=2)
             for prompts_PGTD, x_NTGD in zip(of_prompts[i], own_NTGD, strict=True)
-        ]
-        return attention(queries_NTHD, *seen_NGSD, bias_N1TS)
+        )
+        return attention(queries_NTHD, keys_NGSD, values_NGSD, bias_N1TS)
 
     num_before_N1 = prompt_mask_PT.sum(1)[row_N, None]
     position_NT = num_before_N1 + torch.arange(num_tokens - 1)

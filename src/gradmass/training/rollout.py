@@ -80,24 +80,22 @@ def encode_prompts(
         UsageError: A prompt that the tokenizer cannot read, or makes no token of.
     """
     try:
-        encoded = tokenizer(
-            list(prompts),
-            padding=True,
-            padding_side="left",
-            add_special_tokens=False,
-            return_tensors="pt",
-        )
+        rows = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     except Exception as error:  # tokenizers raises nothing more specific
         raise UsageError(
             f"the tokenizer cannot read prompts such as {prompts[0]!r}: {error}"
         ) from error
-    mask_PT = encoded["attention_mask"].bool()
-    if not bool(mask_PT.any(1).all()):
-        empty = prompts[mask_PT.any(1).tolist().index(False)]
+    if not all(rows):
+        empty = next(prompt for prompt, row in zip(prompts, rows, strict=True) if not row)
         raise UsageError(
             f"the tokenizer makes no token of the prompt {empty!r}: a model needs one to begin with"
         )
-    return encoded["input_ids"].to(device), mask_PT.to(device)
+    num_tokens = max(map(len, rows))
+    num_missing_P1 = torch.tensor([[num_tokens - len(row)] for row in rows], device=device)
+    pad = tokenizer.pad_token_id
+    padded = [[pad] * (num_tokens - len(row)) + row for row in rows]
+    mask_PT = torch.arange(num_tokens, device=device) >= num_missing_P1
+    return torch.tensor(padded, device=device), mask_PT
 
 
 @torch.inference_mode()
@@ -136,8 +134,8 @@ def sample(
     for t in range(max_new_tokens):
         token_N1, logprob_N1, entropy_N1 = _draw(writer.logits_BV, draws_BT[rows_N, t, None])
         answer_BT[rows_N, t] = token_N1[:, 0]
-        logprobs_BT[rows_N, t] = logprob_N1[:, 0].float()
-        entropy_BT[rows_N, t] = entropy_N1[:, 0].float()
+        logprobs_BT[rows_N, t] = logprob_N1[:, 0]
+        entropy_BT[rows_N, t] = entropy_N1[:, 0]
         was_live_N1, is_live_N1 = is_live_N1, is_live_N1 & ~torch.isin(token_N1, ends)
         if t + 1 == max_new_tokens or not bool(is_live_N1.any()):
             break
