@@ -85,13 +85,33 @@ def test_what_is_no_page_is_not_replaced(here, capsys):
     assert (here / "thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_a_log_that_is_being_written_is_read_without_its_cut_last_line(here, capsys, name):
+    data = text_of(ROWS[:-1]).encode()
+    last = text_of(ROWS[-1:]).encode()
+    if name.endswith(".gz"):
+        data, last = gzip.compress(data), gzip.compress(last)
+    (here / name).write_bytes(data)
+    _, whole, _ = run(capsys, name, "--json")
+    (here / name).write_bytes(data + last[:-9])
+    code, out, err = run(capsys, name, "--json")
+    document = json.loads(out)
+    said = f"{name}: the last line is cut: left out"
+    assert document["log"].pop("notes") == [*json.loads(whole)["log"]["notes"], said]
+    assert document["log"]["num_rollouts"] == 31
+    code, out, err = run(capsys, name)
+    assert (code, err) == (0, "")
+    assert said in " ".join(out.split())
+
+
 def prepare(here):
     """Files that are no log, or half of one."""
     text = text_of(ROWS)
     files = {
         "empty.jsonl": "",
         "blank.jsonl": "\n\n",
-        "cut.jsonl": text[:-25],
+        "cut.jsonl": text[:40],
+        "cut_within.jsonl": text[:-25] + "\n" + text,
         "list.jsonl": "[1, 2]\n",
         "text.jsonl": "step 1: reward 0.5\n",
         "log.jsonl": text,
@@ -120,7 +140,7 @@ def prepare(here):
     for name, content in files.items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(content)
-    (here / "cut.jsonl.gz").write_bytes(gzip.compress(text.encode())[:-20])
+    (here / "damaged.jsonl.gz").write_bytes(gzip.compress(text.encode())[:-2] + b"xx")
     (here / "no.jsonl.gz").write_bytes(b"no gzip at all")
 
 
@@ -132,12 +152,12 @@ def prepare(here):
         ("gone.jsonl", "there is no file or folder gone.jsonl"),
         ("empty.jsonl", "empty.jsonl: expected rollouts, found no row"),
         ("blank.jsonl", "blank.jsonl: expected rollouts, found no row"),
-        ("cut.jsonl", 'row 32: expected a JSON object, found \'{"step": 4'),
-        ("cut.jsonl", "cut off at the end of the file"),
+        ("cut.jsonl", "cut.jsonl: expected rollouts, found one line that is cut and no whole row"),
+        ("cut_within.jsonl", 'row 32: expected a JSON object, found \'{"step": 4'),
         ("list.jsonl", "row 1: expected a JSON object, found list"),
         ("text.jsonl", "row 1: expected a JSON object, found 'step 1: reward 0.5'"),
-        ("cut.jsonl.gz", "expected gzip data, found a part that is cut off or damaged"),
-        ("no.jsonl.gz", "expected gzip data, found a part that is cut off or damaged"),
+        ("damaged.jsonl.gz", "expected gzip data, found a part that is damaged"),
+        ("no.jsonl.gz", "expected gzip data, found a part that is damaged"),
         ("fake.parquet", "expected a Parquet file, found 16 bytes without a footer"),
         ("void.parquet", "expected a Parquet file, found 0 bytes without a footer"),
         ("notes.txt", "found a file called 'notes.txt'"),

@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradmass.lines import whole_lines
 from gradmass.types import UsageError
 
 Format = Literal["trl", "verl", "jsonl", "parquet"]
@@ -72,16 +73,24 @@ class Source:
             schema = opened.schema_arrow
         return [item.name for item in schema if pa.types.is_floating(item.type)]
 
-    def batches(self, wanted: Sequence[str]) -> Iterator[Batch]:
+    def batches(
+        self, wanted: Sequence[str], on_cut: Callable[[Path], object] = lambda _: None
+    ) -> Iterator[Batch]:
         """Read the named columns of all rows.
+
+        Args:
+            wanted: Names of columns.
+            on_cut: Called with each file of JSON Lines whose last line is cut, which is left out.
 
         Raises:
             UsageError: A file that is damaged, or a row of JSON Lines that is no object, lacks a
                 column or holds values of several kinds in it.
         """
         for file in self.files:
-            read = _parquet_batches if file.suffix == ".parquet" else _json_batches
-            yield from read(file, wanted)
+            if file.suffix == ".parquet":
+                yield from _parquet_batches(file, wanted)
+            else:
+                yield from _json_batches(file, wanted, on_cut)
 
 
 def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Source:
@@ -193,9 +202,12 @@ def _names_of(file: Path) -> tuple[str, ...] | None:
     if file.suffix == ".parquet":
         with _opened(file) as opened:
             return tuple(opened.schema_arrow.names) if opened.metadata.num_rows else None
-    for line in _lines(file):
+    cut: list[Path] = []
+    for line in _lines(file, cut.append):
         if line.strip():
             return tuple(_object(file, 1, line))
+    if cut:
+        raise UsageError(f"{file}: expected rollouts, found one line that is cut and no whole row")
     return None
 
 
@@ -230,11 +242,13 @@ def _parquet_batches(file: Path, wanted: Sequence[str]) -> Iterator[Batch]:
             ) from error
 
 
-def _json_batches(file: Path, wanted: Sequence[str]) -> Iterator[Batch]:
+def _json_batches(
+    file: Path, wanted: Sequence[str], on_cut: Callable[[Path], object]
+) -> Iterator[Batch]:
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
     appends = [(name, column.append) for name, column in columns.items()]
     first_row, number = 1, 0
-    for line in _lines(file):
+    for line in _lines(file, on_cut):
         if not line.strip():
             continue
         number += 1
@@ -294,17 +308,16 @@ def _whole_text(value: Any) -> Any:
     return value
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def _lines(file: Path, on_cut: Callable[[Path], object]) -> Iterator[bytes]:
     number = 0
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
-            for line in opened:
-                number += 1
-                yield line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        for line in whole_lines(file, lambda: on_cut(file)):
+            number += 1
+            yield line
+    except (zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(
-            f"{file}, after row {number}: expected gzip data, found a part that is cut off or "
-            f"damaged ({_one_line(error)})"
+            f"{file}, after row {number}: expected gzip data, found a part that is damaged "
+            f"({_one_line(error)})"
         ) from error
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
@@ -318,10 +331,9 @@ def _object(file: Path, number: int, line: bytes) -> dict[str, Any]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            cut = "" if line.endswith(b"\n") else ", cut off at the end of the file"
             shown = line[:60].decode("utf-8", "replace").rstrip()
             raise UsageError(
-                f"{file}, row {number}: expected a JSON object, found {shown!r}{cut} "
+                f"{file}, row {number}: expected a JSON object, found {shown!r} "
                 f"({_one_line(error)})"
             ) from error
     if not isinstance(row, dict):

@@ -27,6 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from gradmass.lines import whole_lines
 from gradmass.record.files import is_locked, json_line, lock, sync, write_json
 from gradmass.types import State, UsageError
 
@@ -143,14 +144,9 @@ class Run:
         file = self.path / name
         number = 0
         try:
-            with gzip.open(file, "rt") if name.endswith(".gz") else file.open() as lines:
-                for line in lines:
-                    number += 1
-                    # A writer that is still running, or was killed, may leave half a last line.
-                    if line.endswith("\n"):
-                        yield json.loads(line)
-        except EOFError:  # likewise half a gzip member
-            return
+            for line in whole_lines(file):
+                number += 1
+                yield json.loads(line)
         except FileNotFoundError as error:
             raise UsageError(f"{self.path} is no run directory: it has no {name}") from error
         except (ValueError, OSError, zlib.error) as error:
