@@ -136,6 +136,9 @@ def prepare(here):
         "hollow/readme.md": "x",
         "part/1.jsonl": text,
         "part/2.jsonl": "",
+        "run/state.json": "{}",
+        "run/metrics.jsonl": '{"step": 0}\n',
+        "wide.jsonl": text_of([{f"c{i}": i for i in range(99)}]),
     }
     for name, content in files.items():
         (here / name).parent.mkdir(exist_ok=True)
@@ -166,6 +169,8 @@ def prepare(here):
         ("mixed", "b.jsonl: expected the columns of mixed/a.jsonl (step, prompt"),
         ("verl log.jsonl", "log.jsonl: expected verl as verl/1.jsonl is, found jsonl"),
         ("part", "2.jsonl: expected rollouts as in part/1.jsonl, found no row"),
+        ("run", "run directory run has no rollouts.jsonl.gz, which analyze reads: put it back, or"),
+        ("wide.jsonl", "found the columns c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 and 87"),
         ("log.jsonl log.jsonl", "log.jsonl is given twice"),
         ("log.jsonl --format trl", "expected trl, found a .jsonl file"),
         ("log.jsonl --format verl", "expected verl with the columns gts, input, output, score too"),

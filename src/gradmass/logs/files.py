@@ -28,6 +28,8 @@ EXPECTED = (
 )
 BATCH_ROWS = 1 << 15
 """Rows read at once."""
+MOST_SHOWN = 12
+"""Columns that a message names."""
 
 
 @dataclass(frozen=True)
@@ -132,20 +134,20 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
             )
         if set(other) != set(names):
             raise UsageError(
-                f"{file}: expected the columns of {first} ({', '.join(names)}), found "
-                f"{', '.join(other)}; analyse one log at a time"
+                f"{file}: expected the columns of {first} ({enumerated(names)}), found "
+                f"{enumerated(other)}; analyse one log at a time"
             )
     if asked not in ("auto", format):
         if _family(asked) != _family(format):
             raise UsageError(
                 f"{first}: expected {asked}, found a {first.suffix} file with the columns "
-                f"{', '.join(names)}"
+                f"{enumerated(names)}"
             )
         if asked in ("trl", "verl"):
             missing = sorted((TRL if asked == "trl" else VERL) - set(names))
             raise UsageError(
                 f"{first}: expected {asked} with the columns {', '.join(missing)} too, found "
-                f"{', '.join(names)}"
+                f"{enumerated(names)}"
             )
     kind: Format = format if asked == "auto" else asked
     return Source(kind, tuple(file for file, _ in filled), names)
@@ -161,6 +163,11 @@ def _files_of(path: Path) -> list[Path]:
         raise UsageError(f"there is no file or folder {path}")
     if (path / "rollouts.jsonl.gz").is_file():
         return [path / "rollouts.jsonl.gz"]
+    if (path / "metrics.jsonl").is_file() and (path / "state.json").is_file():
+        raise UsageError(
+            f"run directory {path} has no rollouts.jsonl.gz, which analyze reads: put it back, or "
+            f"see its metrics with gradmass report {path}"
+        )
     for folder in (path, path / "completions"):
         if not folder.is_dir():
             continue
@@ -259,7 +266,7 @@ def _json_batches(
         except KeyError as error:
             raise UsageError(
                 f"{file}, row {number}: expected the columns of the first row, found none called "
-                f"{error.args[0]!r} (it has: {', '.join(row) or 'none'})"
+                f"{error.args[0]!r} (it has: {enumerated(list(row))})"
             ) from None
         if number - first_row == BATCH_ROWS - 1:
             yield _as_arrow(file, first_row, columns)
@@ -341,6 +348,16 @@ def _object(file: Path, number: int, line: bytes) -> dict[str, Any]:
             f"{file}, row {number}: expected a JSON object, found {type(row).__name__}"
         )
     return row
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Names of columns for a message, the first of very many.
+
+    >>> enumerated(["a", "b"]), enumerated(list("abcdefghijklmn")), enumerated([])
+    ('a, b', 'a, b, c, d, e, f, g, h, i, j, k, l and 2 more', 'none')
+    """
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(names[:MOST_SHOWN]) + more or "none"
 
 
 def _one_line(error: Exception) -> str:
