@@ -83,7 +83,11 @@ def compare(run: Run, other: Run, step: int, other_step: int) -> Comparison:
     ):
         obstacle = "they were not evaluated on the same problems"
     elif not splits and any(map(is_evaluation, run.metrics)):
-        obstacle = "their task does not list its right answers, so nothing exact can be paired"
+        form = run.config["recipe"].get("prompt", {}).get("format", "none")
+        hidden = f" in the form of prompt.format = {form!r}" if form != "none" else ""
+        obstacle = (
+            f"their task does not list its right answers{hidden}, so nothing exact can be paired"
+        )
     elif not splits or step == 0:
         obstacle = "there is no evaluation after the start to compare"
     elif any(len(mine[split]) < 2 for split in splits):
