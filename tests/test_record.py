@@ -544,9 +544,14 @@ def test_what_is_no_run_is_not_resumed_and_not_changed(tmp_path):
     (tmp_path / "foreign" / "config.json").write_text('{"model_type": "qwen2"}')
     (tmp_path / "file").write_text("x")
     before = contents(tmp_path)
-    for name in ("empty", "foreign", "file", "missing"):
+    for name, reason in (
+        ("empty", "it has no state.json"),
+        ("foreign", "it has no state.json"),
+        ("file", "it is a file"),
+        ("missing", "there is no such folder"),
+    ):
         message = refusal(lambda name=name: RunWriter.resume(tmp_path / name, ENV))
-        assert message == f"{tmp_path / name} is no run directory: cannot read state.json"
+        assert message == f"{tmp_path / name} is no run directory: {reason}"
     assert contents(tmp_path) == before
 
 
@@ -638,7 +643,8 @@ def test_damaged_compression_is_refused(whole):
 def test_a_folder_in_the_place_of_a_file_is_refused(whole):
     (whole / "metrics.jsonl").unlink()
     (whole / "metrics.jsonl").mkdir()
-    assert refusal(lambda: Run(whole).metrics).startswith(f"{whole / 'metrics.jsonl'} is damaged")
+    message = refusal(lambda: Run(whole).metrics)
+    assert message == f"cannot read {whole / 'metrics.jsonl'}: Is a directory"
 
 
 # What a run ran on

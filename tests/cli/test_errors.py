@@ -158,7 +158,11 @@ def refused(capsys):
         ("train demo --trian.steps 1", "unknown flag --trian.steps; did you mean '"),
         (
             "train demo --train.step 1",
-            "unknown key 'train.step' in demo and the flags; did you mean 'steps'?",
+            "unknown key 'train.step' in the flags; did you mean 'steps'?",
+        ),
+        (
+            "train demo --probe.weight grpo fade",
+            "unknown key 'probe.weight' in the flags; did you mean 'weights'?",
         ),
         (
             "train demo --weight grpo --weight.alpha 1",
@@ -225,7 +229,24 @@ def test_an_unknown_word_is_refused_with_the_nearest(refused, argv, wanted):
             "train demo --train.num_problems 31",
             "train.num_problems = 31 is fewer than a batch needs (train.prompts_per_step = 32)",
         ),
-        ("train demo --optim.betas 0.9 0.99", "unexpected argument '0.99'"),
+        (
+            "train demo --optim.betas 0.9 0.99",
+            "--optim.betas takes a list as one argument, such as '[0.9, 0.99]', got '0.9 0.99'",
+        ),
+        (
+            "train demo --probe.weights=[grpo,power:alpha=2,n=1] --seed 3",
+            "--probe.weights takes a list as one argument, such as "
+            """'["grpo", "power:alpha=2,n=1"]', got '[grpo,power:alpha=2,n=1]'""",
+        ),
+        (
+            "train demo --probe.weights [grpo, fade]",
+            """--probe.weights takes a list as one argument, such as '["grpo", "fade"]', got""",
+        ),
+        (
+            "sft --lora.targets q_proj",
+            """--lora.targets takes a list as one argument, such as '["q_proj"]', got 'q_proj'""",
+        ),
+        ("train demo --optim.betas", "flag --optim.betas needs a value"),
         ("train demo --optim.betas [0.9,2]", "optim.betas must be within [0, 1), got [0.9, 2.0]"),
         ("train demo --optim.lr nan", "optim.lr must be finite and above 0, got nan"),
         ("train demo --task.max_number 1", "countdown needs max_number >= 2, got 1"),
@@ -240,9 +261,9 @@ def test_an_unknown_word_is_refused_with_the_nearest(refused, argv, wanted):
         ("train demo --out /proc/x", "cannot write to output folder /proc/x: No such file"),
         ("train demo --out", "--out needs a value"),
         ("train --resume", "--resume needs --out, the run directory to continue"),
-        ("train --resume --out used", "used is no run directory: cannot read config.json"),
-        ("train --resume --out gone", "gone is no run directory: cannot read config.json"),
-        ("train --resume --out file", "file is no run directory: cannot read config.json"),
+        ("train --resume --out used", "used is no run directory: it has no config.json"),
+        ("train --resume --out gone", "gone is no run directory: there is no such folder"),
+        ("train --resume --out file", "file is no run directory: it is a file"),
         ("demo --out used", "output folder used is already used; name another with --out"),
         ("demo --out file", "output folder file is already used; name another with --out"),
         ("demo --train.steps 0", "train.steps must be at least 1, got 0"),
@@ -259,8 +280,8 @@ def test_an_unknown_word_is_refused_with_the_nearest(refused, argv, wanted):
         ("eval countdown-tiny --seed -1", "--seed must be at least 0, got -1"),
         ("eval countdown-tiny --task nope", "unknown task 'nope'; known: aime, apps, "),
         ("report", "a report needs at least one run directory, got none"),
-        ("report used", "used is no run directory: cannot read config.json"),
-        ("report gone", "gone is no run directory: cannot read config.json"),
+        ("report used", "used is no run directory: it has no config.json"),
+        ("report gone", "gone is no run directory: there is no such folder"),
         ("sft nope", "there is no recipe 'nope'"),
         ("sft demo", "unknown key 'weight' in demo; known: data, lora, model, prompt, seed"),
         ("sft --out used", "output folder used is already used; name another with --out"),
@@ -293,7 +314,7 @@ def test_a_value_that_cannot_be_used_is_refused(refused, argv, wanted):
         (["train", "demo", "--optim.lr", "9" * 400], "optim.lr must be a number, got 9999"),
         (["train", "demo", "--model.path", ""], "no model at ''"),
         (["train", "demo", "--wei\nght", "x"], "unknown flag --wei ght"),
-        (["train", "--resume", "--out", ""], ". is no run directory: cannot read config.json"),
+        (["train", "--resume", "--out", ""], ". is no run directory: it has no config.json"),
         (["eval", ""], "no model at ''"),
         (["report", ""], ". is no run directory"),
     ],
@@ -393,6 +414,15 @@ def test_a_used_run_directory_says_how_to_continue(refused, run_dir):
     assert message == (
         "output folder run is already used; name another with --out, or continue it with --resume"
     )
+
+
+@pytest.mark.parametrize("command", ["report", "explore --run"])
+def test_a_part_of_a_run_is_answered_with_the_run(refused, run_dir, command):
+    Path("run/part").mkdir()
+    for part, reason in (("metrics.jsonl", "it is a file"), ("part", "it has no ")):
+        message = refused(*command.split(), f"run/{part}")
+        assert message.startswith(f"run/{part} is no run directory: {reason}")
+        assert message.endswith("; did you mean run?")
 
 
 def test_a_run_without_a_checkpoint_has_no_model_to_evaluate(refused, run_dir):

@@ -128,7 +128,7 @@ class Run:
         try:
             content = json.loads(file.read_text())
         except OSError as error:
-            raise UsageError(f"{self.path} is no run directory: cannot read {name}") from error
+            raise self._unreadable(name, error) from error
         except ValueError as error:
             raise UsageError(f"{file} is damaged: {error}") from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
@@ -147,10 +147,22 @@ class Run:
             for line in whole_lines(file):
                 number += 1
                 yield json.loads(line)
-        except FileNotFoundError as error:
-            raise UsageError(f"{self.path} is no run directory: it has no {name}") from error
         except (ValueError, OSError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # gzip's own have none
+                raise self._unreadable(name, error) from error
             raise UsageError(f"{file} is damaged at row {number}: {error}") from error
+
+    def _unreadable(self, name: str, error: OSError) -> UsageError:
+        """Why a file is not to be had, and the run that was perhaps meant."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            return UsageError(f"cannot read {self.path / name}: {error.strerror}")
+        if not self.path.exists():
+            reason = "there is no such folder"
+        else:
+            reason = f"it has no {name}" if self.path.is_dir() else "it is a file"
+        around = [folder for folder in self.path.parents if (folder / "state.json").is_file()]
+        hint = f"; did you mean {around[0]}?" if around else ""
+        return UsageError(f"{self.path} is no run directory: {reason}{hint}")
 
 
 @dataclass(frozen=True)
