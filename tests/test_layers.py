@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "types": set(),
     "lines": set(),
+    "tied": set(),
     "registry": {"types"},
     "rewards": {"types", "registry"},
     "tasks": {"types", "registry", "rewards"},
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "evaluation",
         "record",
+        "tied",
     },
     "study": {
         "types",
@@ -52,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tables",
         "config",
         "record",
+        "tied",
     },
     "report": {"types", "registry", "weights", "masses", "metrics", "tables", "record", "study"},
     "spectra": {"types", "metrics", "record"},
@@ -76,6 +79,7 @@ MAY_IMPORT["__main__"] = {"cli"}
 WITHOUT_TORCH = {
     "types",
     "lines",
+    "tied",
     "registry",
     "rewards",
     "tasks",
