@@ -135,8 +135,8 @@ def _train(
         reason = lines[-1].removeprefix("gradmass: error: ")
         if reason.startswith(DIVERGED):
             return "diverged"
-        # The runs of a study that was killed end after their step; the next study waits for them, and
-        # one may have ended since it was looked at.
+        # The runs of a study that was killed end after their step. The next study waits for them,
+        # and one may have ended since it was looked at.
         is_gone_on_with = reason.endswith(LOCKED) or _is_finished(run_dir)
         if not is_gone_on_with:
             raise RunFailed(reason)
