@@ -29,6 +29,7 @@ from gradmass.study.plan import (
     Rates,
     best_rates,
     main_runs,
+    num_evaluations,
     recipe_of,
     trace_placeholder,
     tuning_runs,
@@ -262,15 +263,14 @@ class _Stopwatch:
         if run.setting not in self._timed:
             self._timed[run.setting] = self._time(run)
         startup, per_rollout, per_update, per_eval = self._timed[run.setting]
-        steps, every = recipe.train.steps, recipe.eval.every
+        steps = recipe.train.steps
         rollouts = recipe.train.prompts_per_step * recipe.train.group_size
-        num_evals = 1 + (-(-steps // every) if every else 1)
         batches = -(-steps // recipe.train.updates_per_batch)
         return (
             startup
             + batches * rollouts * per_rollout
             + steps * rollouts * per_update
-            + num_evals * per_eval
+            + num_evaluations(recipe) * per_eval
         )
 
     def _time(self, run: PlannedRun) -> tuple[float, float, float, float]:

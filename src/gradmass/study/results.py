@@ -227,8 +227,9 @@ def keep_study(folder: Path, study: Study) -> None:
         UsageError: As in ``check_same``.
     """
     before, now = _begun_by(folder, study), _definitions(study)
-    for kind in ("setting", "arm") if before is not None else ():
-        now[kind] = before[kind] | now[kind]
+    if before is not None:
+        for kind in ("setting", "arm"):
+            now[kind] = before[kind] | now[kind]
     write_json(folder / "study.json", now)
 
 
