@@ -425,6 +425,12 @@ def test_a_part_of_a_run_is_answered_with_the_run(refused, run_dir, command):
         assert message.endswith("; did you mean run?")
 
 
+@pytest.mark.parametrize("command", ["sft --train.steps 1 --out", "demo --out"])
+def test_what_cannot_be_resumed_is_not_said_to_be(refused, run_dir, command):
+    message = refused(*command.split(), str(run_dir))
+    assert message == "output folder run is already used; name another with --out"
+
+
 def test_a_run_without_a_checkpoint_has_no_model_to_evaluate(refused, run_dir):
     assert refused("eval", str(run_dir)) == "run run has no checkpoint yet (step 0)"
 

@@ -201,7 +201,7 @@ class RunWriter:
             UsageError: The path exists with something in it, or cannot be written.
         """
         try:
-            refuse_used(path)
+            refuse_used(path, can_resume=True)
             # Made beside its place: a run that is killed while it is made leaves the name free. A
             # folder that is there already may be a volume, which cannot be replaced.
             is_there = path.exists()
@@ -397,12 +397,21 @@ class RunWriter:
             ) from error
 
 
-def refuse_used(path: Path) -> None:
-    """Raise ``UsageError`` unless nothing is at an output path, or an empty folder."""
+def refuse_used(path: Path, *, can_resume: bool = False) -> None:
+    """Refuse an output path at which something is but an empty folder.
+
+    Args:
+        path: The path.
+        can_resume: Whether a run that is there can be gone on with, which the message then says.
+
+    Raises:
+        UsageError: It is used.
+    """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        is_run = can_resume and (path / "state.json").exists()
         raise UsageError(
             f"output folder {path} is already used; name another with --out"
-            + (", or continue it with --resume" if (path / "state.json").exists() else "")
+            + ", or continue it with --resume" * is_run
         )
 
 
