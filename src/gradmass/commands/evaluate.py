@@ -20,6 +20,7 @@ from gradmass.commands.eval_table import heading, notes, table
 from gradmass.config import Recipe
 from gradmass.evaluation import Answer, Sampling, Tally, collect
 from gradmass.evaluation.identity import first_problems, problems_sha256
+from gradmass.metrics.passk import KS
 from gradmass.record import Run
 from gradmass.record.environment import environment
 from gradmass.record.samples import SamplesWriter
@@ -30,8 +31,6 @@ from gradmass.tasks.countdown import Countdown
 from gradmass.tasks.dressed import dress, why_unlisted
 from gradmass.types import UsageError
 
-KS = (1, 10, 100)
-"""The k of pass@k that the paper reports."""
 EXACT_NEEDS = "temperature 1, top-p 1 and no stop text"
 
 

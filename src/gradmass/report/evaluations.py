@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gradmass.metrics.intervals import Difference, paired_difference
-from gradmass.metrics.passk import pass_at_k_from_probability
+from gradmass.metrics.passk import KS, pass_at_k_from_probability
 from gradmass.record import Run
 
-KS = (1, 10, 100)
-"""The k of pass@k that are shown."""
 SAMPLED = "sampled_"
 """Stands before pass@k in the key of a value that was sampled, not summed."""
 

@@ -13,7 +13,7 @@ from gradmass.config import Recipe
 from gradmass.evaluation import Sampling, Tally, collect
 from gradmass.evaluation.tally import pass_at_ks
 from gradmass.metrics.entropy import entropy_nats, num_effective
-from gradmass.metrics.passk import pass_at_k_from_probability
+from gradmass.metrics.passk import KS, pass_at_k_from_probability
 from gradmass.record import RunWriter
 from gradmass.tasks import Problem, Task
 from gradmass.tasks.dressed import why_unlisted
@@ -25,8 +25,6 @@ from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens
 from gradmass.training.terms import prompted_logprobs
 from gradmass.types import UsageError
 
-KS = (1, 10, 100)
-"""The k of pass@k that the paper reports."""
 TOKENS_AT_ONCE = 8_192
 """Answer tokens in one forward pass: enough to fill two cores, small enough for any laptop."""
 
