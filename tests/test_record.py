@@ -254,7 +254,7 @@ def test_an_empty_folder_and_missing_parents_are_fine(tmp_path):
 
 def test_a_folder_that_another_process_takes_meanwhile_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "run"
-    monkeypatch.setattr("gradmass.record.run.refuse_used", lambda path, can_resume: None)
+    monkeypatch.setattr("gradmass.record.writer.refuse_used", lambda path, can_resume: None)
     RunWriter.create(path, CONFIG, ENV).close()
     message = refusal(lambda: RunWriter.create(path, {**CONFIG, "label": "other"}, ENV))
     assert message.startswith(f"cannot write to output folder {path}: ")
