@@ -27,9 +27,6 @@ def build(name: str, **fields: Any) -> Weight:
     return WEIGHTS[name](**REQUIRED_FIELDS.get(name, {}) | fields)
 
 
-# The limit of large groups
-
-
 LIMITS: dict[str, Weight] = {
     "reinforce01": build("reinforce"),
     "reinforce_pm1": build("reinforce", signed=True),

@@ -16,9 +16,6 @@ from gradmass.types import UsageError
 UNIFORM = BetaPrior()
 
 
-# Priors
-
-
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 1.2), (0.05, 3.0), (400.0, 20.0)])
 def test_a_beta_prior_gives_the_beta_binomial_distribution(a, b):
     prior = BetaPrior(a, b)

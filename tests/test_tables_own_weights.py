@@ -31,8 +31,6 @@ def plain(value):
     return json.loads(json.dumps(value))
 
 
-# Weights from a file
-
 MINE = '''
 from dataclasses import dataclass
 from gradmass.weights import Weight

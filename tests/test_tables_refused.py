@@ -37,9 +37,6 @@ def refusal(call):
     return message
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("text", "flags", "wanted"),
     [
