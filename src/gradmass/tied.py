@@ -12,7 +12,8 @@ def tied_to_this_process() -> dict[str, str]:
 
 
 def is_orphan() -> bool:
-    """Whether the process that this one is tied to is gone; never where it is tied to none."""
+    """Whether the process that this one is tied to is gone; never known on Windows."""
     parent = os.environ.get(VARIABLE)
-    # Whoever inherits an orphan has another number. Windows keeps the old one and notices nothing.
-    return parent is not None and parent != str(os.getppid())
+    # Whoever inherits an orphan has another number. On Windows nobody does, and a virtual
+    # environment's Python stands between the two.
+    return parent is not None and os.name != "nt" and parent != str(os.getppid())
