@@ -104,6 +104,18 @@ def test_a_log_that_is_being_written_is_read_without_its_cut_last_line(here, cap
     assert said in " ".join(out.split())
 
 
+def test_a_file_of_a_folder_that_has_just_been_begun_stops_nothing(here, capsys):
+    (here / "steps").mkdir()
+    for step in (1, 2):
+        rows = [row for row in ROWS if row["step"] == step]
+        (here / f"steps/{step}.jsonl").write_text(text_of(rows))
+    (here / "steps/3.jsonl").write_text(text_of(ROWS[-1:])[:20])
+    code, out, err = run(capsys, "steps", "--json")
+    log = json.loads(out)["log"]
+    assert (code, err, log["num_rollouts"]) == (0, "", 16)
+    assert log["notes"][-1] == "steps/3.jsonl: the last line is cut: left out"
+
+
 def prepare(here):
     """Files that are no log, or half of one."""
     text = text_of(ROWS)
@@ -153,9 +165,9 @@ def prepare(here):
         ("", "analyze needs a log: a file, or the folder that a trainer wrote"),
         ("log.jsonl -o /dev/full", "/dev/full is there and no HTML page"),
         ("gone.jsonl", "there is no file or folder gone.jsonl"),
-        ("empty.jsonl", "empty.jsonl: expected rollouts, found no row"),
-        ("blank.jsonl", "blank.jsonl: expected rollouts, found no row"),
-        ("cut.jsonl", "cut.jsonl: expected rollouts, found one line that is cut and no whole row"),
+        ("empty.jsonl", "empty.jsonl: expected rollouts, found no whole row"),
+        ("blank.jsonl", "blank.jsonl: expected rollouts, found no whole row"),
+        ("cut.jsonl", "cut.jsonl: expected rollouts, found no whole row"),
         ("cut_within.jsonl", 'row 32: expected a JSON object, found \'{"step": 4'),
         ("list.jsonl", "row 1: expected a JSON object, found list"),
         ("text.jsonl", "row 1: expected a JSON object, found 'step 1: reward 0.5'"),

@@ -111,16 +111,11 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
     for file, times in Counter(file.resolve() for file in files).items():
         if times > 1:
             raise UsageError(f"{file} is given twice; name each file once")
-    filled, empty = [], []
-    for file in files:
-        names = _names_of(file)
-        if names is None:
-            empty.append(file)
-        else:
-            filled.append((file, names))
+    named = {file: _names_of(file) for file in files}
+    filled = [(file, names) for file, names in named.items() if names]
     if not filled:
-        raise UsageError(f"{files[0]}: expected rollouts, found no row")
-    if empty:
+        raise UsageError(f"{files[0]}: expected rollouts, found no whole row")
+    if empty := [file for file, names in named.items() if names is None]:
         raise UsageError(
             f"{empty[0]}: expected rollouts as in {filled[0][0]}, found no row; leave the file out"
         )
@@ -150,7 +145,7 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
                 f"{enumerated(names)}"
             )
     kind: Format = format if asked == "auto" else asked
-    return Source(kind, tuple(file for file, _ in filled), names)
+    return Source(kind, tuple(files), names)
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -205,7 +200,7 @@ def _format_of(file: Path, names: Sequence[str]) -> Format:
 
 
 def _names_of(file: Path) -> tuple[str, ...] | None:
-    """Columns of a file; None where it has no row."""
+    """Columns of a file; none where its only row is cut, None where it has no row."""
     if file.suffix == ".parquet":
         with _opened(file) as opened:
             return tuple(opened.schema_arrow.names) if opened.metadata.num_rows else None
@@ -213,9 +208,7 @@ def _names_of(file: Path) -> tuple[str, ...] | None:
     for line in _lines(file, cut.append):
         if line.strip():
             return tuple(_object(file, 1, line))
-    if cut:
-        raise UsageError(f"{file}: expected rollouts, found one line that is cut and no whole row")
-    return None
+    return () if cut else None
 
 
 def _opened(file: Path) -> Any:
