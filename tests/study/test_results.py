@@ -84,7 +84,7 @@ def test_results_of_a_changed_study_are_not_mixed_with_those_before(tmp_path, ta
     for changed, message in (
         (tables | {"recipe": {"train": {"steps": 7}}}, "recipe.train.steps was 500 and is 7"),
         (other_weight, r'arm.b was \["maxrl", ""\] and is \["grpo_std", ""\]'),
-        (other_place, r'setting.there was \["task.seed=3"\] and is \[\]; name another --out'),
+        (other_place, r'setting.there was \["task.seed=3"\] and is \[\]; name another folder'),
         (tables | {"tuning": {"share_of_steps": 0.25}}, "tuning was"),
     ):
         for check in (check_same, keep_study):

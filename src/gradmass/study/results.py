@@ -261,7 +261,7 @@ def _begun_by(folder: Path, study: Study) -> dict[str, Any] | None:
     if not is_whole:
         raise UsageError(f"{file} is damaged: setting and arm are no tables")
     if changes:
-        raise UsageError(f"{folder} was begun by another study: {changes[0]}; name another --out")
+        raise UsageError(f"{folder} was begun by another study: {changes[0]}; name another folder")
     return dict(before)
 
 
