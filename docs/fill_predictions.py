@@ -25,7 +25,7 @@ from gradmass.advice.intervals import mean_interval
 from gradmass.record import Run
 from gradmass.study.design import load_study
 from gradmass.study.plan import recipe_of
-from gradmass.study.results import VALUES, read_all
+from gradmass.study.results import VALUES, check_same, read_all
 from gradmass.tables import from_spec, from_tables
 from gradmass.types import UsageError
 from gradmass.weights import Weight
@@ -54,6 +54,7 @@ def from_study(name, setting, folder):
     if setting not in [known.name for known in study.settings]:
         known = ", ".join(known.name for known in study.settings)
         raise UsageError(f"study {name} has no setting {setting!r}; known: {known}")
+    check_same(folder, study)
     found = defaultdict(dict)
     for run, result in read_all(folder, study).items():
         arm = study.arm(run.arm)

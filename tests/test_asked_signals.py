@@ -13,6 +13,7 @@ from gradmass.engines.verl_estimators import SUPPLIED
 from gradmass.engines.weigher import Weigher
 from gradmass.record import Run, RunWriter
 from gradmass.tables import load_recipe, to_tables
+from gradmass.training.draw import GIVEN
 from gradmass.training.train import train
 from gradmass.training.visits import Visits
 from gradmass.types import UsageError
@@ -152,6 +153,49 @@ def test_weights_that_do_not_ask_are_told_of_no_history_and_none_is_kept(tmp_pat
         rewards = [int(row["verdict"] == "right") for row in rows]
         for reward, row in zip(rewards, rows, strict=True):
             assert row["weight"] == pytest.approx(reward - (sum(rewards) - reward) / 5)
+
+
+def test_every_batch_has_the_signals_that_are_promised(tmp_path, monkeypatch):
+    seen = []
+    update = type(WEIGHTS["grpo"]()).update
+
+    def see(self, *args, **signals):
+        seen.append({key for key in signals if key != "mask"})
+        return update(self, *args, **signals)
+
+    monkeypatch.setattr(WEIGHTS["grpo"], "update", see)
+    run_of(tmp_path / "run", "--weight=grpo")
+    assert seen == [set(GIVEN)] * 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--weight=remax",), "weight remax needs the signal 'greedy_rewards_P', which training"),
+        (
+            ("--weight=grpo", '--probe.weights=["power", "history"]', "--probe.every=9"),
+            "probe.weights: history needs the signal 'solve_rate_P', which a run under grpo does",
+        ),
+        (
+            ("--weight=history", '--probe.weights=["sign_by_noise"]', "--probe.every=9"),
+            "probe.weights: sign_by_noise needs the signal 'score_squares', which a run under",
+        ),
+    ],
+)
+def test_a_signal_that_is_not_measured_is_refused_before_the_run(tmp_path, flags, message):
+    steps = []
+    recipe = load_recipe(Recipe, None, [*SMALL, *flags])
+    writer = RunWriter.create(tmp_path / "run", {"label": "x", "recipe": to_tables(recipe)}, {})
+    with pytest.raises(UsageError, match=message):
+        train(recipe, writer, steps.append)
+    writer.close()
+    assert steps == []
+
+
+def test_a_weight_may_be_looked_at_beside_one_that_needs_the_same(tmp_path):
+    flags = ("--weight=history", '--probe.weights=["history:alpha=2"]', "--probe.every=1")
+    run = run_of(tmp_path / "run", *flags, "--train.steps=1")
+    assert [row["kind"] for row in run.diagnostics].count("signal") == 1
 
 
 @pytest.mark.parametrize("name", ["history", "sign_by_noise"])

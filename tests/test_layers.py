@@ -17,6 +17,8 @@ PACKAGE = Path(gradmass.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "types": set(),
+    "lines": set(),
+    "tied": set(),
     "registry": {"types"},
     "rewards": {"types", "registry"},
     "tasks": {"types", "registry", "rewards"},
@@ -26,8 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": {"types", "registry", "rewards", "tasks", "weights"},
     "config": {"types", "registry", "rewards", "tasks", "weights", "masses", "tables"},
     "evaluation": {"types", "registry", "rewards", "tasks", "metrics"},
-    "record": {"types", "registry", "config"},
-    "logs": {"types", "registry", "metrics", "weights"},
+    "record": {"types", "lines", "registry", "config"},
+    "logs": {"types", "lines", "registry", "metrics", "weights"},
     "advice": {"types", "registry", "weights", "masses", "tables", "rewards", "tasks", "metrics"},
     "training": {
         "types",
@@ -41,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "evaluation",
         "record",
+        "tied",
     },
     "study": {
         "types",
@@ -51,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tables",
         "config",
         "record",
+        "tied",
     },
     "report": {"types", "registry", "weights", "masses", "metrics", "tables", "record", "study"},
     "spectra": {"types", "metrics", "record"},
@@ -74,6 +78,8 @@ MAY_IMPORT["__main__"] = {"cli"}
 
 WITHOUT_TORCH = {
     "types",
+    "lines",
+    "tied",
     "registry",
     "rewards",
     "tasks",

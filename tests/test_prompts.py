@@ -9,9 +9,9 @@ from gradmass.config import PromptConfig, SftRecipe
 from gradmass.rewards import Outcome
 from gradmass.rewards.layout import answer_in_layout
 from gradmass.tables import load_recipe, to_tables
-from gradmass.tasks import Problem
+from gradmass.tasks import Problem, Task
 from gradmass.tasks.countdown import Countdown
-from gradmass.tasks.dressed import dress
+from gradmass.tasks.dressed import dress, why_unlisted
 from gradmass.training.model import character_tokenizer
 from gradmass.training.policy import dressed_task, prompt_renderer
 from gradmass.training.rollout import end_tokens
@@ -55,6 +55,19 @@ def chatty():
 )
 def test_an_answer_counts_only_where_the_completion_has_the_form(text, layout, answer):
     assert answer_in_layout(text, layout) == answer
+
+
+def test_why_nothing_is_listed_names_the_format_where_it_is_the_reason():
+    class Open(Countdown):
+        solutions = Task.solutions
+
+    problem = Countdown().problems("train", 1)[0]
+    hidden = dress(Countdown(), lambda prompt: f"Q: {prompt}", "answer")
+    shown = hidden.problems("train", 1)[0]
+    said = "prompt.format = 'answer' leaves no end of right completions"
+    assert why_unlisted(hidden, shown) == said
+    for task in (Open(), dress(Open(), str, "answer")):
+        assert why_unlisted(task, problem) == "task 'countdown' does not list its right answers"
 
 
 def test_a_completion_is_right_where_format_and_answer_both_are():

@@ -79,7 +79,7 @@ def from_spec(cls: type[T], spec: str) -> T:
         key, has_value, value = text.partition("=")
         if not has_value:
             raise UsageError(f"{spec!r}: a field is given as field=value, got {text!r}")
-        pairs.append((key, _read_value(value)))
+        pairs.append((key, read_value(value)))
     for key, value in _types_first(pairs):
         _set(REGISTRIES[cls][name], tables, key.split("."), value, key, spec)
     return from_tables(cls, tables, spec)
@@ -270,12 +270,16 @@ def _read_flags(flags: Sequence[str]) -> list[tuple[str, Any]]:
             if not rest or rest[0].startswith("--"):
                 raise UsageError(f"flag {flag} needs a value")
             text = rest.pop(0)
-        pairs.append((key.replace("-", "_"), _read_value(text)))
+        pairs.append((key.replace("-", "_"), read_value(text)))
     return pairs
 
 
-def _read_value(text: str) -> Any:
-    """A value as in TOML, or the text where it is none."""
+def read_value(text: str) -> Any:
+    """A value as in TOML, or the text where it is none.
+
+    >>> read_value("[0.9, 1]"), read_value("fade")
+    ([0.9, 1], 'fade')
+    """
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -342,7 +346,7 @@ def _toml_blocks(config: Any, place: str) -> list[str]:
         if dataclasses.is_dataclass(getattr(config, f.name))
     }
     lines = [f"[{place}]"] if place else []
-    lines += [f"{key} = {_toml_value(name)}" for key, name in _type_table(config).items()]
+    lines += [f"{key} = {toml_value(name)}" for key, name in _type_table(config).items()]
     lines += _toml_fields(
         config, [f.name for f in dataclasses.fields(config) if f.name not in tables]
     )
@@ -360,16 +364,21 @@ def _toml_fields(config: Any, only: Sequence[str]) -> list[str]:
             lines += [f"# {docs[f.name]}"] if f.name in docs else []
             value = getattr(config, f.name)
             # TOML has no word for None.
-            lines.append(f"# {f.name} =" if value is None else f"{f.name} = {_toml_value(value)}")
+            lines.append(f"# {f.name} =" if value is None else f"{f.name} = {toml_value(value)}")
     return lines
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it.
+
+    >>> print(toml_value(["fade", 0.5, True]))
+    ["fade", 0.5, true]
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         # Strings are written as in JSON, but for one character.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)

@@ -6,9 +6,9 @@ from fractions import Fraction
 import pytest
 
 from gradmass.advice import exact_advice
-from gradmass.advice.exact import KS
 from gradmass.masses import BetaPrior, MeasuredPrior
 from gradmass.masses.alignment import alignment
+from gradmass.metrics.passk import KS
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
 

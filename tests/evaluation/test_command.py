@@ -190,7 +190,7 @@ def test_a_verifier_that_fails_loses_no_answer(command, tmp_path, serve, sums):
         (["--k", 0], "--k must be at least 1, got 0"),
         (["--task.number", 0], "split 'test' of task 'sums.py:Sums' has no problems"),
         (["--split", "tst"], "task 'sums.py:Sums' has no split 'tst'; did you mean 'test'?"),
-        (["--num-samples", 0], "is evaluated by sampling here: --num-samples must be above 0"),
+        (["--num-samples", 0], "by sampling, and --num-samples must be above 0, got 0"),
         (["--temperature", -1], "temperature must be finite and at least 0, got -1"),
         (["--top-p", 0], "top_p must be above 0 and at most 1, got 0"),
         (["--batch-size", 0], "--batch-size must be at least 1, got 0"),

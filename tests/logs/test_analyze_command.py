@@ -85,13 +85,45 @@ def test_what_is_no_page_is_not_replaced(here, capsys):
     assert (here / "thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_a_log_that_is_being_written_is_read_without_its_cut_last_line(here, capsys, name):
+    data = text_of(ROWS[:-1]).encode()
+    last = text_of(ROWS[-1:]).encode()
+    if name.endswith(".gz"):
+        data, last = gzip.compress(data), gzip.compress(last)
+    (here / name).write_bytes(data)
+    _, whole, _ = run(capsys, name, "--json")
+    (here / name).write_bytes(data + last[:30])
+    code, out, err = run(capsys, name, "--json")
+    document = json.loads(out)
+    said = f"{name}: the last line is cut: left out"
+    assert document["log"].pop("notes") == [*json.loads(whole)["log"]["notes"], said]
+    assert document["log"]["num_rollouts"] == 31
+    code, out, err = run(capsys, name)
+    assert (code, err) == (0, "")
+    assert said in " ".join(out.split())
+
+
+def test_a_file_of_a_folder_that_has_just_been_begun_stops_nothing(here, capsys):
+    (here / "steps").mkdir()
+    for step in (1, 2):
+        rows = [row for row in ROWS if row["step"] == step]
+        (here / f"steps/{step}.jsonl").write_text(text_of(rows))
+    (here / "steps/3.jsonl").write_text(text_of(ROWS[-1:])[:20])
+    code, out, err = run(capsys, "steps", "--json")
+    log = json.loads(out)["log"]
+    assert (code, err, log["num_rollouts"]) == (0, "", 16)
+    assert log["notes"][-1] == "steps/3.jsonl: the last line is cut: left out"
+
+
 def prepare(here):
     """Files that are no log, or half of one."""
     text = text_of(ROWS)
     files = {
         "empty.jsonl": "",
         "blank.jsonl": "\n\n",
-        "cut.jsonl": text[:-25],
+        "cut.jsonl": text[:40],
+        "cut_within.jsonl": text[:-25] + "\n" + text,
         "list.jsonl": "[1, 2]\n",
         "text.jsonl": "step 1: reward 0.5\n",
         "log.jsonl": text,
@@ -116,11 +148,14 @@ def prepare(here):
         "hollow/readme.md": "x",
         "part/1.jsonl": text,
         "part/2.jsonl": "",
+        "run/state.json": "{}",
+        "run/metrics.jsonl": '{"step": 0}\n',
+        "wide.jsonl": text_of([{f"c{i}": i for i in range(99)}]),
     }
     for name, content in files.items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(content)
-    (here / "cut.jsonl.gz").write_bytes(gzip.compress(text.encode())[:-20])
+    (here / "damaged.jsonl.gz").write_bytes(gzip.compress(text.encode())[:-2] + b"xx")
     (here / "no.jsonl.gz").write_bytes(b"no gzip at all")
 
 
@@ -130,14 +165,14 @@ def prepare(here):
         ("", "analyze needs a log: a file, or the folder that a trainer wrote"),
         ("log.jsonl -o /dev/full", "/dev/full is there and no HTML page"),
         ("gone.jsonl", "there is no file or folder gone.jsonl"),
-        ("empty.jsonl", "empty.jsonl: expected rollouts, found no row"),
-        ("blank.jsonl", "blank.jsonl: expected rollouts, found no row"),
-        ("cut.jsonl", 'row 32: expected a JSON object, found \'{"step": 4'),
-        ("cut.jsonl", "cut off at the end of the file"),
+        ("empty.jsonl", "empty.jsonl: expected rollouts, found no whole row"),
+        ("blank.jsonl", "blank.jsonl: expected rollouts, found no whole row"),
+        ("cut.jsonl", "cut.jsonl: expected rollouts, found no whole row"),
+        ("cut_within.jsonl", 'row 32: expected a JSON object, found \'{"step": 4'),
         ("list.jsonl", "row 1: expected a JSON object, found list"),
         ("text.jsonl", "row 1: expected a JSON object, found 'step 1: reward 0.5'"),
-        ("cut.jsonl.gz", "expected gzip data, found a part that is cut off or damaged"),
-        ("no.jsonl.gz", "expected gzip data, found a part that is cut off or damaged"),
+        ("damaged.jsonl.gz", "expected gzip data, found a part that is damaged"),
+        ("no.jsonl.gz", "expected gzip data, found a part that is damaged"),
         ("fake.parquet", "expected a Parquet file, found 16 bytes without a footer"),
         ("void.parquet", "expected a Parquet file, found 0 bytes without a footer"),
         ("notes.txt", "found a file called 'notes.txt'"),
@@ -146,6 +181,8 @@ def prepare(here):
         ("mixed", "b.jsonl: expected the columns of mixed/a.jsonl (step, prompt"),
         ("verl log.jsonl", "log.jsonl: expected verl as verl/1.jsonl is, found jsonl"),
         ("part", "2.jsonl: expected rollouts as in part/1.jsonl, found no row"),
+        ("run", "run directory run has no rollouts.jsonl.gz, which analyze reads: put it back, or"),
+        ("wide.jsonl", "found the columns c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 and 87"),
         ("log.jsonl log.jsonl", "log.jsonl is given twice"),
         ("log.jsonl --format trl", "expected trl, found a .jsonl file"),
         ("log.jsonl --format verl", "expected verl with the columns gts, input, output, score too"),

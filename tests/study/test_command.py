@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradmass.cli import main
+from gradmass.record.files import is_locked
 from gradmass.study import main_runs, tuning_runs
 from gradmass.study.design import load_study
-from gradmass.study.results import write_result
+from gradmass.study.results import keep_study, write_result
 
 ARMS = """
 name = "tiny"
@@ -128,6 +130,34 @@ def test_the_page_shows_claims_arms_and_figures_and_says_how_much_is_in(
     assert page.read_text() == text
 
 
+def test_results_of_another_study_are_not_reported(tiny, tmp_path, capsys, result_of):
+    study = load_study(str(tiny))
+    for folder, seed in (("results", 10), ("again", 20)):
+        (tmp_path / folder).mkdir()
+        for made in main_runs(replace(study, first_seed=seed), {}):
+            write_result(result_of(made), tmp_path / folder / f"{made.name}.json")
+    results, again, page = tmp_path / "results", tmp_path / "again", tmp_path / "page.md"
+    argv = (tiny, "--out", results, "--report", page, "--replicate", again)
+    run(*argv)
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split(" has no study.json")[0] for note in notes] == [
+        f"gradmass: note: {results}",
+        f"gradmass: note: {again}",
+    ]
+    keep_study(results, study)
+    keep_study(again, study)
+    run(*argv)
+    assert capsys.readouterr().err == ""
+    page.unlink()
+    tiny.write_text(ARMS.format(steps=2).replace('"fade:entropy_form=relative"', '"grpo"'))
+    for folder in (results, again):
+        run(*argv, code=2)
+        err = capsys.readouterr().err
+        assert err.startswith(f"gradmass: error: {folder} was begun by another study: arm.fade was")
+        (folder / "study.json").unlink()
+    assert not page.exists()
+
+
 @pytest.mark.slow
 def test_a_study_is_made_resumed_and_its_traces_are_replayed(tiny, tmp_path, capsys):
     out = tmp_path / "out"
@@ -165,6 +195,27 @@ def test_a_study_that_was_killed_goes_on(tmp_path):
     results = [json.loads(path.read_text()) for path in sorted(out.glob("*.s*.json"))]
     assert len(results) == 4
     assert all(result["curves"]["step"][-1] == 30 for result in results)
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_study_that_is_killed_save_where_they_are_and_end(tmp_path):
+    file, out = tmp_path / "tiny.toml", tmp_path / "out"
+    file.write_text(ARMS.format(steps=5000).replace("checkpoint_every = 2\n", ""))
+    argv = [sys.executable, "-m", "gradmass", "study", str(file), "--out", str(out), "--jobs", "2"]
+    study = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    runs = [out / "work" / f"main.countdown.fade.s{seed}" for seed in (10, 11)]
+    for rows in (run / "metrics.jsonl" for run in runs):
+        while not (rows.exists() and rows.read_text().count("\n") > 2):
+            assert study.poll() is None
+            time.sleep(0.05)
+    study.kill()
+    study.wait()
+    deadline = time.monotonic() + 20
+    while any(is_locked(run / "metrics.jsonl") for run in runs):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    states = [json.loads((run / "state.json").read_text()) for run in runs]
+    assert [state["status"] for state in states] == ["interrupted"] * 2
 
 
 @pytest.mark.slow

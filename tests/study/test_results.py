@@ -6,7 +6,7 @@ import pytest
 
 from gradmass.record import Run, RunWriter
 from gradmass.study import PlannedRun, Study
-from gradmass.study.results import check_same, distilled
+from gradmass.study.results import check_same, distilled, keep_study
 from gradmass.tables import from_tables, load_recipe, to_tables
 from gradmass.types import UsageError
 
@@ -72,23 +72,27 @@ def test_a_trace_has_an_entry_a_batch(folder):
 
 def test_results_of_a_changed_study_are_not_mixed_with_those_before(tmp_path, tables):
     study = from_tables(Study, tables, "test")
-    check_same(tmp_path, study)
+    assert not check_same(tmp_path, study)
+    assert list(tmp_path.iterdir()) == []
+    keep_study(tmp_path, study)
     more = tables | {"num_seeds": 9, "arms": [*tables["arms"], {"name": "b", "weight": "maxrl"}]}
     for same in (tables, more, tables):
-        check_same(tmp_path, from_tables(Study, same, "test"))
+        keep_study(tmp_path, from_tables(Study, same, "test"))
+        assert check_same(tmp_path, study)
     other_weight = more | {"arms": [*tables["arms"], {"name": "b", "weight": "grpo_std"}]}
     other_place = tables | {"settings": [*tables["settings"][:1], {"name": "there", "level": 0.3}]}
     for changed, message in (
         (tables | {"recipe": {"train": {"steps": 7}}}, "recipe.train.steps was 500 and is 7"),
         (other_weight, r'arm.b was \["maxrl", ""\] and is \["grpo_std", ""\]'),
-        (other_place, r'setting.there was \["task.seed=3"\] and is \[\]; name another --out'),
+        (other_place, r'setting.there was \["task.seed=3"\] and is \[\]; name another folder'),
         (tables | {"tuning": {"share_of_steps": 0.25}}, "tuning was"),
     ):
-        with pytest.raises(UsageError, match=message):
-            check_same(tmp_path, from_tables(Study, changed, "test"))
+        for check in (check_same, keep_study):
+            with pytest.raises(UsageError, match=message):
+                check(tmp_path, from_tables(Study, changed, "test"))
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "7"])
+@pytest.mark.parametrize("content", ["{", "[]", "7", '{"setting": {}, "arm": []}'])
 def test_a_damaged_account_of_the_study_is_said(tmp_path, tables, content):
     (tmp_path / "study.json").write_text(content)
     with pytest.raises(UsageError, match=r"study\.json is damaged"):

@@ -152,6 +152,7 @@ def test_r_1_is_over_its_noise_value_at_equal_norm(pair):
 def test_every_measure_of_a_run_with_itself_is_equal_on_both_sides(pair):
     falling = {"entropy": [1.0, 0.8, 0.6, 0.4, 0.3, 0.2], "norm": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}
     one, two = pair(falling, falling)
+    assert tuple(MEASURE) == MEASURES
     for name in MEASURES:
         values = MEASURE[name](one, two, 0.3)
         assert values is None or values[0] == values[1], name

@@ -6,11 +6,10 @@ import numpy as np
 
 from gradmass.masses import FunctionWeight, Prior, axes_of, finite_group_bias, masses_of
 from gradmass.masses.alignment import alignment
+from gradmass.metrics.passk import KS
 from gradmass.types import UsageError
 from gradmass.weights import Weight
 
-KS = (1, 10, 100)
-"""pass@k that objectives are held against."""
 P_N = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 """Solve rates at which masses are shown."""
 

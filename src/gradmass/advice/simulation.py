@@ -9,10 +9,10 @@ import numpy as np
 
 from gradmass.advice.intervals import mean_interval
 from gradmass.masses import Prior
+from gradmass.metrics.passk import KS
 from gradmass.types import UsageError
 from gradmass.weights import Weight
 
-KS = (1, 10, 100)
 ADAM = (0.9, 0.999, 1e-8)
 ASSUMPTIONS = (
     "{problems} problems, each one choice among {answers} answers, of which 1 to {most_right} are "

@@ -1,15 +1,19 @@
 """Read a command's arguments: a dataclass by tyro, recipe fields as dotted flags."""
 
 import dataclasses
+import itertools
+import re
+import shlex
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tyro
 from tyro import _errors as tyro_errors
 
 from gradmass.registry import nearest
+from gradmass.tables import REGISTRIES, read_value, toml_value
 from gradmass.types import UsageError
 
 T = TypeVar("T")
@@ -70,29 +74,60 @@ def split_recipe_flags(cls: type, argv: Sequence[str]) -> tuple[list[str], list[
 
     Returns:
         The recipe flags with their values, and the rest.
+
+    Raises:
+        UsageError: A flag of no field, where the section has the same fields in every recipe, or a
+            list that is not one argument: what follows either would be taken for other arguments.
     """
     sections = {field.name for field in dataclasses.fields(cls)}
     recipe_flags, rest, tokens = [], [], list(argv)
     while tokens:
         token = tokens.pop(0)
-        name = token[2:].partition("=")[0]
+        flag, _, text = token.partition("=")
+        name = flag[2:].replace("-", "_")
         if not (token.startswith("--") and ("." in name or name in sections)):
             rest.append(token)
             continue
         recipe_flags.append(token)
         if "=" not in token and tokens and not tokens[0].startswith("--"):
-            recipe_flags.append(tokens.pop(0))
+            text = tokens.pop(0)
+            recipe_flags.append(text)
+        following = itertools.takewhile(lambda other: not other.startswith("--"), tokens)
+        _check_flag(cls, name, [text, *following] if text else [])
     return recipe_flags, rest
+
+
+def _check_flag(recipe: type, name: str, values: Sequence[str]) -> None:
+    """Refuse a field that is none, and a list in several arguments or without brackets."""
+    section, _, field = name.partition(".")
+    fields = _fixed_sections(recipe).get(section)
+    if fields is None or not field:
+        return
+    if field not in fields:
+        raise UsageError(f"unknown key {name!r} in the flags{nearest(field, fields)}")
+    if typing.get_origin(fields[field]) is not tuple or not values:
+        return
+    if not isinstance(read_value(values[0]), list):
+        given = " ".join(values)
+        items = [item.strip("\"'") for item in re.split(r"[\s,]+(?![\w.]+=)", given.strip("[] "))]
+        wanted = toml_value([read_value(item) for item in items if item])
+        raise UsageError(
+            f"--{name} takes a list as one argument, such as {shlex.quote(wanted)}, got {given!r}"
+        )
+
+
+def _fixed_sections(recipe: type) -> dict[str, dict[str, Any]]:
+    """The kinds of fields by section, of sections that have the same fields in every recipe."""
+    return {
+        section: typing.get_type_hints(cls)
+        for section, cls in typing.get_type_hints(recipe).items()
+        if dataclasses.is_dataclass(cls) and cls not in REGISTRIES
+    }
 
 
 def _dotted_flags(recipe: type) -> list[str]:
     """``--section.field`` of every section that has the same fields in every recipe."""
-    return [
-        f"--{section}.{field.name}"
-        for section, cls in typing.get_type_hints(recipe).items()
-        if dataclasses.is_dataclass(cls)
-        for field in dataclasses.fields(cls)
-    ]
+    return [f"--{name}.{key}" for name, keys in _fixed_sections(recipe).items() for key in keys]
 
 
 def _reason(

@@ -19,6 +19,7 @@ from gradmass.commands.progress import Progress
 from gradmass.config import Recipe
 from gradmass.record import Run, refuse_used
 from gradmass.tables import load_recipe
+from gradmass.tied import tied_to_this_process
 from gradmass.types import UsageError
 
 WEIGHTS: dict[str, list[str]] = {"fade": [], "grpo": ["--weight", "grpo"]}
@@ -62,6 +63,7 @@ def main(argv: Sequence[str]) -> int:
                 *(sys.executable, "-m", "gradmass", "train", "demo", *flags, *recipe_flags),
                 *("--json", "--out", str(out / label)),
             ],
+            env=tied_to_this_process(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

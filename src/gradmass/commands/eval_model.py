@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -105,7 +106,6 @@ def local_model(
         find_model,
         load_model,
         longest_prompt,
-        lost_characters,
     )
     from gradmass.training.policy import prompt_renderer
     from gradmass.training.rollout import end_tokens
@@ -116,28 +116,12 @@ def local_model(
     asked = _asked(arguments.prompt, run, tokenizer)
     render = prompt_renderer(asked, tokenizer, arguments.model)
     rendered = [render(prompt) for prompt in prompts]
-    notes = []
     if is_exact:
         check_fit(model, tokenizer, rendered, sampling.max_new_tokens)
-    elif lost := list(lost_characters(tokenizer, rendered)):
-        prompt, seen = lost[0]
-        notes.append(
-            f"the tokenizer loses characters of {len(lost)} of {len(prompts)} prompts; it reads "
-            f"{prompt[:60]!r} as {seen[:60]!r}"
-        )
     check_length(model, tokenizer, rendered, sampling.max_new_tokens, "--max-new-tokens")
     batch_size = _batch_size(arguments) or generate.default_batch_size(
         model, longest_prompt(tokenizer, rendered), sampling.max_new_tokens
     )
-
-    def exact(task: Task, problems: Sequence[Problem], ks: Sequence[int]) -> dict[str, Any]:
-        from gradmass.training.evaluate import check_answers, evaluate_exactly, refuse_cut_answers
-
-        check_answers(tokenizer, task, problems)
-        texts = [render(problem.prompt) for problem in problems]
-        measured = evaluate_exactly(model, tokenizer, task, problems, prompts=texts)
-        refuse_cut_answers(measured, sampling.max_new_tokens)
-        return measured.summary(ks)
 
     return Model(
         name=arguments.model,
@@ -152,9 +136,42 @@ def local_model(
             ends=end_tokens(model, tokenizer),
         ),
         batch_size=batch_size,
-        exact=exact,
-        notes=notes,
+        exact=partial(_exact, model, tokenizer, render, sampling),
+        notes=[] if is_exact else _losses(tokenizer, rendered),
     )
+
+
+def _exact(
+    model: Any,
+    tokenizer: Any,
+    render: Callable[[str], str],
+    sampling: Sampling,
+    task: Task,
+    problems: Sequence[Problem],
+    ks: Sequence[int],
+) -> dict[str, Any]:
+    """Summed probabilities of all right answers, where sampling could find each."""
+    from gradmass.training.evaluate import check_answers, evaluate_exactly, refuse_cut_answers
+
+    check_answers(tokenizer, task, problems)
+    texts = [render(problem.prompt) for problem in problems]
+    measured = evaluate_exactly(model, tokenizer, task, problems, prompts=texts)
+    refuse_cut_answers(measured, sampling.max_new_tokens)
+    return measured.summary(ks)
+
+
+def _losses(tokenizer: Any, rendered: Sequence[str]) -> list[str]:
+    """A note on prompts that the model does not see as they are, if there are any."""
+    from gradmass.training.model import lost_characters
+
+    lost = list(lost_characters(tokenizer, rendered))
+    if not lost:
+        return []
+    prompt, seen = lost[0]
+    return [
+        f"the tokenizer loses characters of {len(lost)} of {len(rendered)} prompts; it reads "
+        f"{prompt[:60]!r} as {seen[:60]!r}"
+    ]
 
 
 def _asked(

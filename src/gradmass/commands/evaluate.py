@@ -20,6 +20,7 @@ from gradmass.commands.eval_table import heading, notes, table
 from gradmass.config import Recipe
 from gradmass.evaluation import Answer, Sampling, Tally, collect
 from gradmass.evaluation.identity import first_problems, problems_sha256
+from gradmass.metrics.passk import KS
 from gradmass.record import Run
 from gradmass.record.environment import environment
 from gradmass.record.samples import SamplesWriter
@@ -27,11 +28,10 @@ from gradmass.registry import user_files
 from gradmass.tables import from_tables, load_recipe, to_tables
 from gradmass.tasks import Problem, Task
 from gradmass.tasks.countdown import Countdown
-from gradmass.tasks.dressed import dress
+from gradmass.tasks.dressed import dress, why_unlisted
 from gradmass.types import UsageError
 
-KS = (1, 10, 100)
-"""The k of pass@k that the paper reports."""
+EXACT_NEEDS = "temperature 1, top-p 1 and no stop text"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def main(argv: Sequence[str]) -> int:
     asked = _resolve(arguments, run, task_flags)
     if not asked.num_samples and not _is_exact(asked):
         raise UsageError(
-            f"task {asked.task.name!r} is evaluated by sampling here: --num-samples must be above 0"
+            f"{_why_not_exact(arguments, asked)}: evaluation is by sampling, and --num-samples "
+            "must be above 0, got 0"
         )
     if arguments.out is None and run is None and not asked.lists_answers:
         raise UsageError(
@@ -202,6 +203,14 @@ def _is_exact(asked: Asked) -> bool:
     return asked.lists_answers and asked.sampling.is_whole_distribution
 
 
+def _why_not_exact(arguments: Arguments, asked: Asked) -> str:
+    if arguments.endpoint is not None:
+        return f"--endpoint {arguments.endpoint} tells no probabilities of answers"
+    if not asked.lists_answers:
+        return why_unlisted(asked.task, next(iter(asked.problems.values()))[0])
+    return f"exact values are those of {EXACT_NEEDS}"
+
+
 def _notes(arguments: Arguments, asked: Asked) -> list[str]:
     found = []
     if asked.sampling.temperature == 0 and asked.num_samples > 1:
@@ -210,7 +219,7 @@ def _notes(arguments: Arguments, asked: Asked) -> list[str]:
             "pass@k is pass@1, and --num-samples 1 says as much"
         )
     if asked.lists_answers and not _is_exact(asked):
-        found.append("no exact values: they are those of temperature 1, top-p 1 and no stop text")
+        found.append(f"no exact values: they are those of {EXACT_NEEDS}")
     return found
 
 

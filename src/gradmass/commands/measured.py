@@ -9,13 +9,10 @@ import numpy as np
 from rich.console import Console
 
 from gradmass.metrics.estimates import Exact, Interval, Measured, Sampled
-from gradmass.metrics.passk import ladder
+from gradmass.metrics.passk import KS, ladder
 from gradmass.record import Run
 from gradmass.record.judged import Judged, check_threshold, counted, read_judged
 from gradmass.types import UsageError
-
-EXACT_KS = (1, 10, 100)
-"""k of exact values if none are given."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def checked_ks(models: Sequence[Model], texts: Sequence[str]) -> tuple[int, ...]
     ranges = [model.measured.num_samples_range for model in models]
     fewest = [low for low, _ in filter(None, ranges)]
     if not ks:
-        return ladder(min(fewest)) if fewest else EXACT_KS
+        return ladder(min(fewest)) if fewest else KS
     for model in models:
         if model.judged is not None:
             model.judged.scored().check_ks(ks)

@@ -29,11 +29,12 @@ from gradmass.study.plan import (
     Rates,
     best_rates,
     main_runs,
+    num_evaluations,
     recipe_of,
     trace_placeholder,
     tuning_runs,
 )
-from gradmass.study.results import Result, check_same
+from gradmass.study.results import Result, check_same, keep_study
 from gradmass.study.schedule import Executor, LocalExecutor, RayExecutor, Scheduler
 from gradmass.training.folders import resolve_model
 from gradmass.types import UsageError
@@ -85,12 +86,7 @@ def main(argv: Sequence[str]) -> int:
         study = replace(study, first_seed=arguments.first_seed)
     out = arguments.out or Path("runs") / f"study-{study.name}"
     if arguments.report is not None:
-        from gradmass.report.study import write_study
-
-        command = shlex.join(["gradmass", "study", *argv])
-        write_study(study, out, arguments.report, command, arguments.replicate)
-        print(arguments.report)
-        return 0
+        return _report(study, out, arguments, argv)
     if arguments.executor == "local":
         check_models(study)
     if arguments.dry_run:
@@ -107,8 +103,27 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     with lock_file:
         lock(lock_file, f"study {out}")
-        check_same(out, study)
+        keep_study(out, study)
         return _make(study, out, arguments)
+
+
+def _report(study: Study, out: Path, arguments: Arguments, argv: Sequence[str]) -> int:
+    """Write the page about results, which are of this study as far as their folders say."""
+    from gradmass.report.study import write_study
+
+    assert arguments.report is not None
+    folders = [out] if arguments.replicate is None else [out, arguments.replicate]
+    silent = [folder for folder in folders if not check_same(folder, study)]
+    command = shlex.join(["gradmass", "study", *argv])
+    write_study(study, out, arguments.report, command, arguments.replicate)
+    for folder in silent:
+        print(
+            f"gradmass: note: {folder} has no study.json, so nothing tells whether its results are "
+            f"of study {study.name} as it is defined now",
+            file=sys.stderr,
+        )
+    print(arguments.report)
+    return 0
 
 
 def check_models(study: Study) -> None:
@@ -248,15 +263,14 @@ class _Stopwatch:
         if run.setting not in self._timed:
             self._timed[run.setting] = self._time(run)
         startup, per_rollout, per_update, per_eval = self._timed[run.setting]
-        steps, every = recipe.train.steps, recipe.eval.every
+        steps = recipe.train.steps
         rollouts = recipe.train.prompts_per_step * recipe.train.group_size
-        num_evals = 1 + (-(-steps // every) if every else 1)
         batches = -(-steps // recipe.train.updates_per_batch)
         return (
             startup
             + batches * rollouts * per_rollout
             + steps * rollouts * per_update
-            + num_evals * per_eval
+            + num_evaluations(recipe) * per_eval
         )
 
     def _time(self, run: PlannedRun) -> tuple[float, float, float, float]:

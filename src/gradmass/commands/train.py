@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
         }
         out = _shared_out(arguments) or default_out(recipe)
         if arguments.track:
-            refuse_used(out)
+            refuse_used(out, can_resume=True)
             config["tracked"] = tracked_run(arguments.track, out)
         writer = RunWriter.create(out, config, env)
     if not arguments.json:

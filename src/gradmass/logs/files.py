@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gradmass.lines import whole_lines
 from gradmass.types import UsageError
 
 Format = Literal["trl", "verl", "jsonl", "parquet"]
@@ -27,6 +28,8 @@ EXPECTED = (
 )
 BATCH_ROWS = 1 << 15
 """Rows read at once."""
+MOST_SHOWN = 12
+"""Columns that a message names."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +75,24 @@ class Source:
             schema = opened.schema_arrow
         return [item.name for item in schema if pa.types.is_floating(item.type)]
 
-    def batches(self, wanted: Sequence[str]) -> Iterator[Batch]:
+    def batches(
+        self, wanted: Sequence[str], on_cut: Callable[[Path], object] = lambda _: None
+    ) -> Iterator[Batch]:
         """Read the named columns of all rows.
+
+        Args:
+            wanted: Names of columns.
+            on_cut: Called with each file of JSON Lines whose last line is cut, which is left out.
 
         Raises:
             UsageError: A file that is damaged, or a row of JSON Lines that is no object, lacks a
                 column or holds values of several kinds in it.
         """
         for file in self.files:
-            read = _parquet_batches if file.suffix == ".parquet" else _json_batches
-            yield from read(file, wanted)
+            if file.suffix == ".parquet":
+                yield from _parquet_batches(file, wanted)
+            else:
+                yield from _json_batches(file, wanted, on_cut)
 
 
 def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Source:
@@ -100,16 +111,11 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
     for file, times in Counter(file.resolve() for file in files).items():
         if times > 1:
             raise UsageError(f"{file} is given twice; name each file once")
-    filled, empty = [], []
-    for file in files:
-        names = _names_of(file)
-        if names is None:
-            empty.append(file)
-        else:
-            filled.append((file, names))
+    named = {file: _names_of(file) for file in files}
+    filled = [(file, names) for file, names in named.items() if names]
     if not filled:
-        raise UsageError(f"{files[0]}: expected rollouts, found no row")
-    if empty:
+        raise UsageError(f"{files[0]}: expected rollouts, found no whole row")
+    if empty := [file for file, names in named.items() if names is None]:
         raise UsageError(
             f"{empty[0]}: expected rollouts as in {filled[0][0]}, found no row; leave the file out"
         )
@@ -123,23 +129,23 @@ def find(paths: Sequence[Path], asked: Format | Literal["auto"] = "auto") -> Sou
             )
         if set(other) != set(names):
             raise UsageError(
-                f"{file}: expected the columns of {first} ({', '.join(names)}), found "
-                f"{', '.join(other)}; analyse one log at a time"
+                f"{file}: expected the columns of {first} ({enumerated(names)}), found "
+                f"{enumerated(other)}; analyse one log at a time"
             )
     if asked not in ("auto", format):
         if _family(asked) != _family(format):
             raise UsageError(
                 f"{first}: expected {asked}, found a {first.suffix} file with the columns "
-                f"{', '.join(names)}"
+                f"{enumerated(names)}"
             )
         if asked in ("trl", "verl"):
             missing = sorted((TRL if asked == "trl" else VERL) - set(names))
             raise UsageError(
                 f"{first}: expected {asked} with the columns {', '.join(missing)} too, found "
-                f"{', '.join(names)}"
+                f"{enumerated(names)}"
             )
     kind: Format = format if asked == "auto" else asked
-    return Source(kind, tuple(file for file, _ in filled), names)
+    return Source(kind, tuple(files), names)
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -152,6 +158,11 @@ def _files_of(path: Path) -> list[Path]:
         raise UsageError(f"there is no file or folder {path}")
     if (path / "rollouts.jsonl.gz").is_file():
         return [path / "rollouts.jsonl.gz"]
+    if (path / "metrics.jsonl").is_file() and (path / "state.json").is_file():
+        raise UsageError(
+            f"run directory {path} has no rollouts.jsonl.gz, which analyze reads: put it back, or "
+            f"see its metrics with gradmass report {path}"
+        )
     for folder in (path, path / "completions"):
         if not folder.is_dir():
             continue
@@ -189,14 +200,15 @@ def _format_of(file: Path, names: Sequence[str]) -> Format:
 
 
 def _names_of(file: Path) -> tuple[str, ...] | None:
-    """Columns of a file; None where it has no row."""
+    """Columns of a file; none where its only row is cut, None where it has no row."""
     if file.suffix == ".parquet":
         with _opened(file) as opened:
             return tuple(opened.schema_arrow.names) if opened.metadata.num_rows else None
-    for line in _lines(file):
+    cut: list[Path] = []
+    for line in _lines(file, cut.append):
         if line.strip():
             return tuple(_object(file, 1, line))
-    return None
+    return () if cut else None
 
 
 def _opened(file: Path) -> Any:
@@ -230,11 +242,13 @@ def _parquet_batches(file: Path, wanted: Sequence[str]) -> Iterator[Batch]:
             ) from error
 
 
-def _json_batches(file: Path, wanted: Sequence[str]) -> Iterator[Batch]:
+def _json_batches(
+    file: Path, wanted: Sequence[str], on_cut: Callable[[Path], object]
+) -> Iterator[Batch]:
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
     appends = [(name, column.append) for name, column in columns.items()]
     first_row, number = 1, 0
-    for line in _lines(file):
+    for line in _lines(file, on_cut):
         if not line.strip():
             continue
         number += 1
@@ -245,7 +259,7 @@ def _json_batches(file: Path, wanted: Sequence[str]) -> Iterator[Batch]:
         except KeyError as error:
             raise UsageError(
                 f"{file}, row {number}: expected the columns of the first row, found none called "
-                f"{error.args[0]!r} (it has: {', '.join(row) or 'none'})"
+                f"{error.args[0]!r} (it has: {enumerated(list(row))})"
             ) from None
         if number - first_row == BATCH_ROWS - 1:
             yield _as_arrow(file, first_row, columns)
@@ -294,17 +308,16 @@ def _whole_text(value: Any) -> Any:
     return value
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def _lines(file: Path, on_cut: Callable[[Path], object]) -> Iterator[bytes]:
     number = 0
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
-            for line in opened:
-                number += 1
-                yield line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        for line in whole_lines(file, lambda: on_cut(file)):
+            number += 1
+            yield line
+    except (zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(
-            f"{file}, after row {number}: expected gzip data, found a part that is cut off or "
-            f"damaged ({_one_line(error)})"
+            f"{file}, after row {number}: expected gzip data, found a part that is damaged "
+            f"({_one_line(error)})"
         ) from error
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
@@ -318,10 +331,9 @@ def _object(file: Path, number: int, line: bytes) -> dict[str, Any]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            cut = "" if line.endswith(b"\n") else ", cut off at the end of the file"
             shown = line[:60].decode("utf-8", "replace").rstrip()
             raise UsageError(
-                f"{file}, row {number}: expected a JSON object, found {shown!r}{cut} "
+                f"{file}, row {number}: expected a JSON object, found {shown!r} "
                 f"({_one_line(error)})"
             ) from error
     if not isinstance(row, dict):
@@ -329,6 +341,16 @@ def _object(file: Path, number: int, line: bytes) -> dict[str, Any]:
             f"{file}, row {number}: expected a JSON object, found {type(row).__name__}"
         )
     return row
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Names of columns for a message, the first of very many.
+
+    >>> enumerated(["a", "b"]), enumerated(list("abcdefghijklmn")), enumerated([])
+    ('a, b', 'a, b, c, d, e, f, g, h, i, j, k, l and 2 more', 'none')
+    """
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(names[:MOST_SHOWN]) + more or "none"
 
 
 def _one_line(error: Exception) -> str:

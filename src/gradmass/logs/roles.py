@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from gradmass.logs.files import TRL, Source
+from gradmass.logs.files import TRL, Source, enumerated
 from gradmass.registry import nearest
 from gradmass.types import UsageError
 
@@ -88,13 +88,13 @@ class Roles:
         if not rewards and found["success"] is None:
             raise UsageError(
                 f"{source.files[0]}: expected a reward ({', '.join(REWARDS)}) or a verdict "
-                f"({', '.join(USUAL['success'])}), found the columns {', '.join(names)}; name one "
+                f"({', '.join(USUAL['success'])}), found the columns {enumerated(names)}; name one "
                 "with --reward or --success"
             )
         if found["problem"] is None and found["group"] is None:
             raise UsageError(
                 f"{source.files[0]}: expected a column that tells problems apart "
-                f"({', '.join(USUAL['problem'])}), found {', '.join(names)}; name one with "
+                f"({', '.join(USUAL['problem'])}), found {enumerated(names)}; name one with "
                 "--problem or --group"
             )
         gold = "gts" if source.format == "verl" and found["problem"] == "input" else None

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,6 +91,9 @@ def read_log(
 ) -> Rollouts:
     """Read a log of rollouts, only the columns that are needed.
 
+    A log may be read while it is written: a last line of JSON Lines that is cut is left out, which
+    the notes say.
+
     Args:
         paths: As in ``files.find``.
         asked: Its format, or ``auto``.
@@ -107,10 +110,13 @@ def read_log(
     source = find(paths, asked)
     roles = (roles or Roles()).found_in(source)
     columns = _Columns(roles)
-    for batch in source.batches(roles.columns()):
+    cut: list[Path] = []
+    for batch in source.batches(roles.columns(), cut.append):
         columns.take(batch)
         on_batch(batch)
-    return columns.finish(source, threshold, group_size)
+    found = columns.finish(source, threshold, group_size)
+    said = tuple(f"{file}: the last line is cut: left out" for file in cut)
+    return replace(found, notes=(*found.notes, *said))
 
 
 @dataclass

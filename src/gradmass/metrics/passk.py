@@ -11,6 +11,8 @@ import numpy as np
 
 from gradmass.types import Array, UsageError
 
+KS = (1, 10, 100)
+"""The k that the paper reports, shown wherever no others are asked for."""
 ROUNDING = 1e-6
 """How far above 1 a sum of probabilities may lie by rounding alone."""
 

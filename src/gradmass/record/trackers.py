@@ -107,7 +107,8 @@ class Mirror:
 def next_step(run: Any) -> int:
     """The step after the last that a tracked run holds.
 
-    wandb has it as ``step``; trackio keeps it to itself.
+    wandb has it as ``step``. trackio (0.43) counts it too, and gives it under no public name: its
+    ``Api`` and ``Run`` have none, so the private one is read.
     """
     held = getattr(run, "step", None)
     return int(held if held is not None else run._next_step)

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gradmass.metrics.intervals import Difference, paired_difference
-from gradmass.metrics.passk import pass_at_k_from_probability
+from gradmass.metrics.passk import KS, pass_at_k_from_probability
 from gradmass.record import Run
 
-KS = (1, 10, 100)
-"""The k of pass@k that are shown."""
 SAMPLED = "sampled_"
 """Stands before pass@k in the key of a value that was sampled, not summed."""
 
@@ -83,7 +81,11 @@ def compare(run: Run, other: Run, step: int, other_step: int) -> Comparison:
     ):
         obstacle = "they were not evaluated on the same problems"
     elif not splits and any(map(is_evaluation, run.metrics)):
-        obstacle = "their task does not list its right answers, so nothing exact can be paired"
+        form = run.config["recipe"].get("prompt", {}).get("format", "none")
+        hidden = f" in the form of prompt.format = {form!r}" if form != "none" else ""
+        obstacle = (
+            f"their task does not list its right answers{hidden}, so nothing exact can be paired"
+        )
     elif not splits or step == 0:
         obstacle = "there is no evaluation after the start to compare"
     elif any(len(mine[split]) < 2 for split in splits):

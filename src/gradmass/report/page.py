@@ -10,12 +10,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from gradmass.metrics.passk import KS
 from gradmass.metrics.seeds import Interval
 from gradmass.record import Run
 from gradmass.report import diagnostics_plots, plots
 from gradmass.report.arms import Arm, arms_of, interval_over_seeds
 from gradmass.report.evaluations import (
-    KS,
     Comparison,
     at_equal_pass_at_1,
     compare,

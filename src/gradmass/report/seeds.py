@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradmass.metrics.passk import KS
 from gradmass.metrics.seeds import t_interval
 from gradmass.record import Run
 from gradmass.report.arms import Arm, seed_of
-from gradmass.report.evaluations import KS, is_evaluation, pass_key, splits_of
+from gradmass.report.evaluations import is_evaluation, pass_key, splits_of
 
 
 @dataclass(frozen=True)

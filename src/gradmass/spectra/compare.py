@@ -71,32 +71,9 @@ def compare(
     Raises:
         UsageError: Input that cannot be compared, in one line; then nothing is written.
     """
-    is_selected = _selection(modules)
-    if is_adapter(base_path):
-        raise UsageError(
-            f"BASE {base_path} is an adapter: merge it (merge_and_unload), or name its base model"
-        )
-    base = open_checkpoint(base_path)
-    pairs: list[Pair | FactorPair]
-    if is_adapter(tuned_path):
-        if modules is not None and split is not None:
-            raise UsageError(
-                "--modules with -o needs a merged model, not an adapter: merge_and_unload it first"
-            )
-        adapter = open_adapter(tuned_path, base, is_selected)
-        pairs, notes, layout = adapter.pairs, adapter.notes, base
-        shapes = [stored.shape for stored in base.tensors.values() if is_selected(stored.name)]
-    else:
-        layout = open_checkpoint(tuned_path)
-        found, notes = pair_up(base, layout, is_selected)
-        if other := other_tokens(base_path, tuned_path):
-            if split is not None:
-                raise UsageError(f"no model can be made of parts of both: {other}")
-            notes.append(other)
-        pairs = list(found)
-        shapes = [pair.shape for pair in found]
-    num_parameters = sum(math.prod(shape) for shape in shapes)
-    writer = None if split is None else _writer(split, layout, tuned_path, pairs)
+    matched = _matched(base_path, tuned_path, modules, is_split=split is not None)
+    pairs, notes = matched.pairs, matched.notes
+    writer = None if split is None else _writer(split, matched.layout, tuned_path, pairs)
     measured, losses = [], _Losses()
     with ExitStack() as stack:
         # NumPy has small matrices only, and its threads, waiting, would take torch's cores.
@@ -117,7 +94,7 @@ def compare(
             )
             measured.append(_measured(pair, change, top))
             if writer is not None and split is not None:
-                _write(pair, change, split, writer, layout, losses)
+                _write(pair, change, split, writer, matched.layout, losses)
             done += pair.num_bytes
             progress(pair.name, done, num_bytes)
         if not any(row.energy for row in measured):
@@ -128,7 +105,49 @@ def compare(
     if modules is not None:
         notes.append(f"only what matches {modules!r} was read; shares are among that")
     notes += losses.notes()
-    return Comparison(str(base_path), str(tuned_path), measured, num_parameters, notes)
+    return Comparison(str(base_path), str(tuned_path), measured, matched.num_parameters, notes)
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """What is compared with what.
+
+    Args:
+        pairs: Tensors before and after.
+        layout: The model whose files a written one is like.
+        num_parameters: Numbers in what was selected.
+        notes: What the user should know.
+    """
+
+    pairs: list[Pair | FactorPair]
+    layout: Checkpoint
+    num_parameters: int
+    notes: list[str]
+
+
+def _matched(base_path: Path, tuned_path: Path, modules: str | None, *, is_split: bool) -> _Matched:
+    """Open both checkpoints and match their tensors."""
+    is_selected = _selection(modules)
+    if is_adapter(base_path):
+        raise UsageError(
+            f"BASE {base_path} is an adapter: merge it (merge_and_unload), or name its base model"
+        )
+    base = open_checkpoint(base_path)
+    if is_adapter(tuned_path):
+        if modules is not None and is_split:
+            raise UsageError(
+                "--modules with -o needs a merged model, not an adapter: merge_and_unload it first"
+            )
+        adapter = open_adapter(tuned_path, base, is_selected)
+        shapes = [stored.shape for stored in base.tensors.values() if is_selected(stored.name)]
+        return _Matched(adapter.pairs, base, sum(map(math.prod, shapes)), adapter.notes)
+    tuned = open_checkpoint(tuned_path)
+    found, notes = pair_up(base, tuned, is_selected)
+    if other := other_tokens(base_path, tuned_path):
+        if is_split:
+            raise UsageError(f"no model can be made of parts of both: {other}")
+        notes.append(other)
+    return _Matched(list(found), tuned, sum(math.prod(pair.shape) for pair in found), notes)
 
 
 def _selection(modules: str | None) -> Callable[[str], bool]:

@@ -22,6 +22,7 @@ from gradmass.study.design import Study
 from gradmass.study.plan import PlannedRun, recipe_of, trace_placeholder
 from gradmass.study.results import Result, distilled
 from gradmass.tables import to_toml
+from gradmass.tied import tied_to_this_process
 from gradmass.weights.controls import Replay
 
 Process: TypeAlias = "subprocess.Popen[str]"
@@ -117,6 +118,7 @@ def _train(
             flags = [str(recipe_file), "--out", str(run_dir)]
         process = subprocess.Popen(
             [sys.executable, "-m", "gradmass", "train", *flags, "--json"],
+            env=tied_to_this_process(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -133,8 +135,8 @@ def _train(
         reason = lines[-1].removeprefix("gradmass: error: ")
         if reason.startswith(DIVERGED):
             return "diverged"
-        # A study that was killed leaves its runs going; the next one waits for them, and one may
-        # have ended since it was looked at.
+        # The runs of a study that was killed end after their step. The next study waits for them,
+        # and one may have ended since it was looked at.
         is_gone_on_with = reason.endswith(LOCKED) or _is_finished(run_dir)
         if not is_gone_on_with:
             raise RunFailed(reason)

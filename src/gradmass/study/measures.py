@@ -13,7 +13,6 @@ from gradmass.metrics.curves import (
     sigmoid_fit,
     value_at_first,
 )
-from gradmass.study.design import MEASURES
 from gradmass.study.results import Result
 
 Pair = tuple[float, float]
@@ -86,29 +85,24 @@ def _area(name: str) -> Measure:
     return _each(lambda result: mean_under(result.rollouts, result.curve(name)))
 
 
-MEASURE: dict[str, Measure] = dict(
-    zip(
-        MEASURES,
-        (
-            _last("pass@1"),
-            _last("pass@10"),
-            _last("pass@100"),
-            _at_equal("pass@1", lambda result: result.curve("pass@100")),
-            _area("pass@1"),
-            _area("pass@10"),
-            _area("pass@100"),
-            _each(_midpoint),
-            _each(_ceiling),
-            _doublings,
-            _last("entropy"),
-            _each(_half_life),
-            _each(lambda result: float(excess_r_1(result)[-1])),
-            _at_equal("pass@1", excess_r_1),
-            _at_equal("norm", excess_r_1),
-        ),
-        strict=True,
-    )
-)
+MEASURE: dict[str, Measure] = {
+    "pass@1 at the end": _last("pass@1"),
+    "pass@10 at the end": _last("pass@10"),
+    "pass@100 at the end": _last("pass@100"),
+    "pass@100 at equal pass@1": _at_equal("pass@1", lambda result: result.curve("pass@100")),
+    "area under pass@1": _area("pass@1"),
+    "area under pass@10": _area("pass@10"),
+    "area under pass@100": _area("pass@100"),
+    "midpoint of pass@1": _each(_midpoint),
+    "ceiling of pass@1": _each(_ceiling),
+    "doublings of rollouts to the level": _doublings,
+    "entropy at the end": _last("entropy"),
+    "half-life of the entropy": _each(_half_life),
+    "r_1 over noise at the end": _each(lambda result: float(excess_r_1(result)[-1])),
+    "r_1 over noise at equal pass@1": _at_equal("pass@1", excess_r_1),
+    "r_1 over noise at equal norm": _at_equal("norm", excess_r_1),
+}
+"""The measures of ``design.MEASURES``, in their order."""
 
 
 def pass_at_equal_by_problem(a: Result, b: Result, k: int = 100) -> np.ndarray | None:

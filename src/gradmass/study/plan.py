@@ -152,14 +152,19 @@ def check_recipes(study: Study) -> None:
             raise UsageError(f"run {run.name} of study {study.name}: {error}") from error
 
 
+def num_evaluations(recipe: Recipe) -> int:
+    """How often a run evaluates: at its start, every few updates, and after the last."""
+    steps, every = recipe.train.steps, recipe.eval.every
+    return 1 + (-(-steps // every) if every else 1)
+
+
 def _check_fit(recipe: Recipe) -> None:
     """Refuse evaluations that are too few for a fitted curve."""
-    steps, every = recipe.train.steps, recipe.eval.every
-    num_evals = 1 + (-(-steps // every) if every else 1)
+    num_evals = num_evaluations(recipe)
     if num_evals < FEWEST_POINTS:
         raise UsageError(
             f"midpoint and ceiling of pass@1 need {FEWEST_POINTS} evaluations or more, got "
-            f"{num_evals}: set eval.every to at most {steps // (FEWEST_POINTS - 1)}"
+            f"{num_evals}: set eval.every to at most {recipe.train.steps // (FEWEST_POINTS - 1)}"
         )
 
 

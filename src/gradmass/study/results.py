@@ -206,38 +206,63 @@ def read_all(folder: Path, study: Study) -> dict[PlannedRun, Result]:
     return found
 
 
-def check_same(folder: Path, study: Study) -> None:
-    """See to it that what is in a folder and what a study would add can stand beside each other.
+def check_same(folder: Path, study: Study) -> bool:
+    """See to it that what is in a folder and a study can stand beside each other.
 
     Settings, arms and seeds may be added or left out; one that was there before is the same.
+
+    Returns:
+        Whether the folder says what it was begun by.
 
     Raises:
         UsageError: The recipe, a setting or an arm is another than when the folder was begun.
     """
-    file = folder / "study.json"
-    now: dict[str, Any] = {
+    return _begun_by(folder, study) is not None
+
+
+def keep_study(folder: Path, study: Study) -> None:
+    """Note in a folder what its results are of; what was noted before stays.
+
+    Raises:
+        UsageError: As in ``check_same``.
+    """
+    before, now = _begun_by(folder, study), _definitions(study)
+    if before is not None:
+        for kind in ("setting", "arm"):
+            now[kind] = before[kind] | now[kind]
+    write_json(folder / "study.json", now)
+
+
+def _definitions(study: Study) -> dict[str, Any]:
+    """What decides the numbers of a study's runs."""
+    return {
         "recipe": to_tables(study.recipe),
         "setting": {setting.name: list(setting.set) for setting in study.settings},
         "arm": {arm.name: [arm.weight, *arm.set, arm.trace_of] for arm in study.arms},
         "tuning": [study.tuning.share_of_steps, *study.tuning.set],
     }
-    if file.exists():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-            changes = [
-                f"{name} was {there} and is {here}"
-                for name, here, there in differences(now, before)
-                if "null" not in (here, there)  # what is new, or left out
-            ]
-            for kind in ("setting", "arm"):
-                now[kind] = before[kind] | now[kind]
-        except (ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{file} is damaged: {type(error).__name__}: {error}") from error
-        if changes:
-            raise UsageError(
-                f"{folder} was begun by another study: {changes[0]}; name another --out"
-            )
-    write_json(file, now)
+
+
+def _begun_by(folder: Path, study: Study) -> dict[str, Any] | None:
+    """The definitions that a folder was begun by, which fit those of the study; None without."""
+    file = folder / "study.json"
+    if not file.exists():
+        return None
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changes = [
+            f"{name} was {there} and is {here}"
+            for name, here, there in differences(_definitions(study), before)
+            if "null" not in (here, there)  # what is new, or left out
+        ]
+        is_whole = all(isinstance(before[kind], dict) for kind in ("setting", "arm"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{file} is damaged: {type(error).__name__}: {error}") from error
+    if not is_whole:
+        raise UsageError(f"{file} is damaged: setting and arm are no tables")
+    if changes:
+        raise UsageError(f"{folder} was begun by another study: {changes[0]}; name another folder")
+    return dict(before)
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -30,6 +30,19 @@ def dress(task: Task, render: Callable[[str], str], layout: Layout) -> Task:
     return dressed
 
 
+def why_unlisted(task: Task, problem: Problem) -> str:
+    """Why there is no list of the right answers to a problem, for a message.
+
+    A form of ``prompt.format`` leaves what stands before the answer free, so that even of a task
+    that lists its right answers there is no end of completions.
+    """
+    if isinstance(task, _Dressed):
+        _, layout, plain = task._dress
+        if task._undressed().solutions(plain.get(problem.id, problem)) is not None:
+            return f"prompt.format = {layout!r} leaves no end of right completions"
+    return f"task {task.name!r} does not list its right answers"
+
+
 class _Dressed(Task):
     """What differs from the task underneath, which ``super()`` is."""
 

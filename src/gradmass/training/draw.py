@@ -19,9 +19,39 @@ from gradmass.training.probes.gradients import score_squares
 from gradmass.training.rollout import DIVERGED, ENTROPY_KIND, Rollouts
 from gradmass.training.source import Sampled
 from gradmass.types import UsageError
+from gradmass.weights.signals import SIGNALS
 
 SCORES_A_BATCH = 2
 """Rollouts of each verdict whose scores are taken one by one, for a weight that asks."""
+
+
+ON_REQUEST = frozenset({"solve_rate_P", "score_squares"})
+"""Signals that are made where the weight in training needs them."""
+GIVEN = SIGNALS - ON_REQUEST - {"greedy_rewards_P"}
+"""Signals of every batch. No greedy answers are drawn."""
+
+
+def check_signals(recipe: Recipe) -> None:
+    """Refuse weights that need what the batches of the run will not have.
+
+    Raises:
+        UsageError: Such a weight, the one in training or one of ``probe.weights``.
+    """
+    own = recipe.weight
+    for need in own.needs:
+        if need not in GIVEN | ON_REQUEST:
+            known = ", ".join(sorted(GIVEN | ON_REQUEST))
+            raise UsageError(
+                f"weight {own.label} needs the signal {need!r}, which training does not measure "
+                f"(it has {known})"
+            )
+    for other in recipe.probe.others if recipe.probe.every else ():
+        for need in other.needs:
+            if need not in GIVEN.union(own.needs):
+                raise UsageError(
+                    f"probe.weights: {other.label} needs the signal {need!r}, which a run under "
+                    f"{own.label} does not measure; leave it out"
+                )
 
 
 def weigh_batch(recipe: Recipe, sampled: Sampled, learner: Learner, writer: RunWriter) -> Batch:

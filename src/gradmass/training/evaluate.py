@@ -13,9 +13,10 @@ from gradmass.config import Recipe
 from gradmass.evaluation import Sampling, Tally, collect
 from gradmass.evaluation.tally import pass_at_ks
 from gradmass.metrics.entropy import entropy_nats, num_effective
-from gradmass.metrics.passk import pass_at_k_from_probability
+from gradmass.metrics.passk import KS, pass_at_k_from_probability
 from gradmass.record import RunWriter
 from gradmass.tasks import Problem, Task
+from gradmass.tasks.dressed import why_unlisted
 from gradmass.training.clock import Clock
 from gradmass.training.generate import LocalEngine, default_batch_size
 from gradmass.training.model import longest_prompt
@@ -24,8 +25,6 @@ from gradmass.training.rollout import DIVERGED, encode_prompts, end_tokens, text
 from gradmass.training.terms import prompted_logprobs
 from gradmass.types import UsageError
 
-KS = (1, 10, 100)
-"""The k of pass@k that the paper reports."""
 TOKENS_AT_ONCE = 8_192
 """Answer tokens in one forward pass: enough to fill two cores, small enough for any laptop."""
 
@@ -97,8 +96,8 @@ def evaluate(
         row |= exact.summary()
     elif not num_samples:
         raise UsageError(
-            f"task {task.name!r} does not list its right answers, so it is evaluated by sampling: "
-            "num_samples must be above 0"
+            f"{why_unlisted(task, problems[0])}: evaluation is by sampling, and eval.num_samples "
+            f"must be above 0, got {num_samples}"
         )
     if num_samples:
         num_right_N, num_scorable_N = count_right(
@@ -146,7 +145,7 @@ def evaluate_exactly(
     """
     answers = [task.solutions(problem) for problem in problems]
     if None in answers:
-        raise UsageError(f"task {task.name!r} does not list its right answers")
+        raise UsageError(why_unlisted(task, problems[answers.index(None)]))
     tokens = [_encode_answers(tokenizer, texts) for texts in answers]
     if prompts is None:
         prompts = [problem.prompt for problem in problems]

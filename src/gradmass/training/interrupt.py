@@ -5,15 +5,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gradmass.tied import is_orphan
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C (or SIGTERM) into a question the loop asks; the second one kills.
 
-    Outside the main thread signals cannot be caught, and the answer is always no.
+    The answer is also yes once the process that the run is tied to is gone. Outside the main thread
+    signals cannot be caught.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield is_orphan
         return
     is_asked = False
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -30,6 +33,6 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     try:
         for number in before:
             signal.signal(number, ask)
-        yield lambda: is_asked
+        yield lambda: is_asked or is_orphan()
     finally:
         restore()

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gradmass.config import OptimConfig, SftRecipe
+from gradmass.record import refuse_used
 from gradmass.training.evaluate import evaluate_exactly
 from gradmass.training.masters import make_optimizer, trained_parameters
 from gradmass.training.model import character_tokenizer, save_model, tiny_model
@@ -148,8 +149,7 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path)
 def _make_folder(out: Path) -> None:
     """Refuse an output that cannot be written before the training, not after it."""
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UsageError(f"output folder {out} is already used; name another with --out")
+        refuse_used(out)
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write to output folder {out}: {error.strerror}") from error

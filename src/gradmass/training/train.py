@@ -20,7 +20,7 @@ from gradmass.tasks import Problem
 from gradmass.training.aggregation import loss_denominators, rollouts_in_loss
 from gradmass.training.batch import Batch
 from gradmass.training.clock import Clock
-from gradmass.training.draw import weigh_batch
+from gradmass.training.draw import check_signals, weigh_batch
 from gradmass.training.evaluate import Evaluator, check_answers
 from gradmass.training.interrupt import interruptible
 from gradmass.training.learner import Learner, new_learner, save_learner, saved_learner
@@ -50,8 +50,9 @@ def train(recipe: Recipe, writer: RunWriter, on_row: Callable[[Row], None]) -> b
 
     Raises:
         UsageError: The policy diverged, the verifier is down, the record cannot be written, or the
-            recipe does not fit the model or the task.
+            recipe does not fit the model or the task, or a weight needs what is not measured.
     """
+    check_signals(recipe)
     config = recipe.train
     if config.threads:
         torch.set_num_threads(config.threads)
