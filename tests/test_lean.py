@@ -203,28 +203,34 @@ def of_32_words(num_key_value_heads):
     )
 
 
+PLACE_N = torch.arange(96)
+LEFT_N = {
+    "as many of each prompt": PLACE_N % 4 == 0,
+    "many of one, few of the others": (PLACE_N < 10) | (PLACE_N % 32 == 0),
+    "few": PLACE_N % 40 == 0,
+}
+
+
 @pytest.mark.parametrize("num_key_value_heads", [2, 4])
 @pytest.mark.parametrize("row_N", [IN_ORDER_N, MIXED_N], ids=["in order", "mixed"])
-@pytest.mark.parametrize("every", [4, 40])
+@pytest.mark.parametrize("is_left_N", LEFT_N.values(), ids=LEFT_N)
 @torch.inference_mode()
 def test_rows_that_ended_are_dropped_and_the_others_do_not_notice(
-    row_N, every, num_key_value_heads
+    row_N, is_left_N, num_key_value_heads
 ):
-    model, num_rows = of_32_words(num_key_value_heads), len(row_N)
-    is_live_N = torch.arange(num_rows) % every == 0
+    """Before they have read a token of their own, and after."""
+    model = of_32_words(num_key_value_heads)
     whole, some = (make_decoder(model, PROMPT_PT, MASK_PT, row_N, 8) for _ in range(2))
-    tokens_NT = torch.arange(num_rows * 7).view(num_rows, 7) % 32
-    rows_N = torch.arange(num_rows)
-    for t in range(7):
-        if t in (0, 3):  # at first, and once more with tokens of their own
-            kept = some.retire(is_live_N[rows_N] if t == 0 else rows_N == 0)
-            assert kept is not None or t == 3
-            rows_N = rows_N if kept is None else rows_N[kept]
-        assert is_live_N[rows_N].sum() == is_live_N.sum() or t >= 3
-        assert len(rows_N) < num_rows
-        whole.feed(tokens_NT[:, t, None], is_live_N[:, None])
-        some.feed(tokens_NT[rows_N, t, None], is_live_N[rows_N, None])
-        assert 0 in rows_N
+    tokens_NT = torch.arange(96 * 7).view(96, 7) % 32
+    rows_N = PLACE_N
+    for t, is_next_N in enumerate([is_left_N, is_left_N, PLACE_N == 0, PLACE_N == 0]):
+        kept = some.retire(is_next_N[rows_N])
+        assert (kept is None) == (t in (1, 3) or len(rows_N) == 4)
+        rows_N = rows_N if kept is None else rows_N[kept]
+        assert set(is_next_N.nonzero()[:, 0].tolist()) <= set(rows_N.tolist())
+        assert len(rows_N) < 96 / 2
+        whole.feed(tokens_NT[:, t, None], is_next_N[:, None])
+        some.feed(tokens_NT[rows_N, t, None], is_next_N[rows_N, None])
         assert torch.equal(whole.logits_BV[rows_N], some.logits_BV)
 
 

@@ -148,9 +148,8 @@ class AnswerMemory:
         return seen_BRDG.permute(0, 3, 1, 2).reshape(num_rows, num_heads, size)
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
-        """Drop all but some prompts, as many answers to each, in this order."""
+        """Have these prompts, which may repeat, and these answers, as many to each."""
         # index_select: indexing with a tensor takes ten times as long.
-        if len(prompts) < len(self._bias_P1T):
-            self._prompts_LPTE = self._prompts_LPTE.index_select(1, prompts)
-            self._bias_P1T = self._bias_P1T.index_select(0, prompts)
+        self._prompts_LPTE = self._prompts_LPTE.index_select(1, prompts)
+        self._bias_P1T = self._bias_P1T.index_select(0, prompts)
         self._own_LBSE = self._own_LBSE.index_select(1, rows)

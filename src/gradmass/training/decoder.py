@@ -169,24 +169,35 @@ class LeanDecoder:
 def _kept(is_live_PC: Tensor, num_words: int) -> tuple[Tensor, Tensor] | None:
     """The prompts that stay, and which rows their answers are, as many to each; None if all do.
 
+    Where prompts are left with few answers and others with many, each answer has its prompt to
+    itself.
+
     Vector instructions leave an odd rest to scalar ones, whose last bits differ. So that no number
     depends on how many rows are left, enough dead ones stay to fill whole vectors.
     """
     num_prompts, num_answers = is_live_PC.shape
     num_live_P = is_live_PC.sum(1)
-    if int(num_live_P.sum()) > RETIRE_AT * is_live_PC.numel():
+    num_live = int(num_live_P.sum())
+    most = RETIRE_AT * is_live_PC.numel()
+    if num_live > most:
         return None
-    step, choices = max(FEWEST_ROWS, LANES // math.gcd(LANES, num_words)), []
-    for width in range(int(num_live_P.max()), num_answers + 1):
-        multiple = step // math.gcd(step, width)
-        height = -(-int((num_live_P > 0).sum()) // multiple) * multiple
-        if height <= num_prompts:
-            choices.append((height * width, height, width))
-    num_rows, height, width = min(choices, default=(is_live_PC.numel(), 0, 0))
-    if num_rows > RETIRE_AT * is_live_PC.numel():
+    step = max(FEWEST_ROWS, LANES // math.gcd(LANES, num_words))
+    num_single = -(-num_live // step) * step
+    width = int(num_live_P.max())
+    multiple = step // math.gcd(step, width)
+    height = -(-int((num_live_P > 0).sum()) // multiple) * multiple
+    num_together = height * width if height <= num_prompts else is_live_PC.numel()
+    if num_single <= RETIRE_AT * num_together:
+        rows = _first(is_live_PC.flatten(), num_single)
+        return rows // num_answers, rows[:, None]
+    if num_together > most:
         return None
-    order = (num_live_P == 0).to(torch.uint8).argsort(stable=True)
-    prompts = order[:height].sort().values
-    chosen_PC = is_live_PC.index_select(0, prompts).logical_not().to(torch.uint8)
-    answers_PC = chosen_PC.argsort(dim=1, stable=True)[:, :width].sort(dim=1).values
+    prompts = _first(num_live_P > 0, height)
+    answers_PC = _first(is_live_PC.index_select(0, prompts), width)
     return prompts, prompts[:, None] * num_answers + answers_PC
+
+
+def _first(is_wanted_N: Tensor, num: int) -> Tensor:
+    """So many places, of the last axis, with all that are wanted; in order."""
+    order_N = (~is_wanted_N).to(torch.uint8).argsort(dim=-1, stable=True)
+    return order_N[..., :num].sort(dim=-1).values
