@@ -119,6 +119,30 @@ def test_what_cannot_be_measured_is_refused_at_the_first_batch_and_told_once_lat
     assert len(values(trainer, "mass/positive")) == 1
 
 
+def test_an_update_that_cannot_be_measured_is_trained_on(make, monkeypatch):
+    from gradmass.engines.trl_window import Window
+
+    config = {"max_steps": 3}
+    plain = make([1, 0, 0, 0], 4, config=config)
+    plain.train()
+    trainer = make([1, 0, 0, 0], 4, fade(), mode="shadow", config=config)
+    add = Window.add
+
+    def fail_later(self, *args):
+        if trainer.state.global_step == 1:
+            raise RuntimeError("no kernel image")
+        return add(self, *args)
+
+    monkeypatch.setattr(Window, "add", fail_later)
+    told = "neither entropy nor clipping was measured of an update: RuntimeError: no kernel image"
+    with pytest.warns(UserWarning, match=told):
+        trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert [row.get("shadow/unmeasured") for row in rows] == [None, 1, None]
+    pairs = zip(trainer.model.parameters(), plain.model.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
 def test_the_same_error_of_the_weight_that_acts_stops_the_run(make, score):
     with pytest.raises(ZeroDivisionError):
         score(make([1, 0, 0, 0], 4, Broken()), 4, 4)

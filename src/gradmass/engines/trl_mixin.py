@@ -11,7 +11,7 @@ Where they are, in the order of a step:
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +132,7 @@ class WeightMixin(Base):
             )
         except Exception as error:  # whatever it is, the run is not the shadow's to stop
             row = self._gradmass.outlive(error, NOTHING_OF_A_BATCH, is_first=is_first)
-        metrics = self._metrics["train" if is_training else "eval"]
-        for key, value in row.items():
-            metrics[key].append(value)
+        self._gradmass_log("train" if is_training else "eval", row)
         self._gradmass_check_ranks()
         if weights_B is not None:
             self._gradmass_write(output, weights_B)
@@ -284,7 +282,8 @@ class WeightMixin(Base):
                 self._gradmass_observe(inputs)
             except Exception as error:  # whatever it is, the run is not the shadow's to stop
                 is_first = self._gradmass.num_batches <= 1 and self._gradmass_entropy is None
-                self._gradmass.outlive(error, NOTHING_OF_AN_UPDATE, is_first=is_first)
+                row = self._gradmass.outlive(error, NOTHING_OF_AN_UPDATE, is_first=is_first)
+                self._gradmass_log("train", row)
         return loss
 
     # Measure.
@@ -303,14 +302,19 @@ class WeightMixin(Base):
         if not self.accelerator.sync_gradients:
             return
         nats, shares = self._gradmass_window.close(self._gradmass_total)
-        for key, value in shares.items():
-            metrics[key].append(value)
+        self._gradmass_log("train", shares)
         if nats is not None:
             kind = (
                 f"trl: {self._gradmass_window.kind}, temperature {self.temperature:g}, mean over "
                 "answer tokens with end token, of the update before"
             )
             self._gradmass_entropy = {"nats": nats, "step": self.state.global_step, "kind": kind}
+
+    def _gradmass_log(self, phase: str, row: Mapping[str, float]) -> None:
+        """Add to what TRL averages and logs."""
+        metrics = self._metrics[phase]
+        for key, value in row.items():
+            metrics[key].append(value)
 
     def _gradmass_total(self, sums: Tensor) -> Tensor:
         """Sum over all processes."""

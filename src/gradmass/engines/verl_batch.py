@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +122,7 @@ def sessions(keys: Sequence[str], uids: Sequence[Any]) -> tuple[np.ndarray, np.n
 
 def rollouts(
     rewards_B: np.ndarray,
-    uids_B: Sequence[Any],
+    uids_B: Sequence[Any] | np.ndarray,
     num_tokens_B: np.ndarray,
     settings: Settings,
     *,
@@ -155,18 +154,20 @@ def rollouts(
         UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing.
     """
     uids_B = uids_B.tolist() if isinstance(uids_B, np.ndarray) else uids_B  # faster to walk
-    last_R = session_B = np.arange(len(rewards_B))
+    last_R: np.ndarray = np.arange(len(rewards_B))
+    session_B = last_R
     if keys is not None:
         last_R, session_B = sessions(keys, uids_B)
-    uids_R, num_tokens_R = uids_B, np.asarray(num_tokens_B, dtype=np.float64)
+    uids_R: Sequence[Any] = uids_B
+    num_tokens_R: np.ndarray = num_tokens_B.astype(np.float64)
     if len(last_R) < len(session_B):
         uids_R = [uids_B[row] for row in last_R.tolist()]
-        num_tokens_R = np.bincount(session_B, weights=num_tokens_B, minlength=len(last_R))
+        num_tokens_R = np.bincount(session_B, weights=num_tokens_R, minlength=len(last_R))
     rewards_R = np.asarray(rewards_B, dtype=np.float64)[last_R]
     groups = layout(uids_R)
     mask_R = ~np.isnan(rewards_R)
-    names_P = map(str, map(uids_R.__getitem__, groups.slots_PG[:, :1].reshape(-1).tolist()))
-    is_padding_P = list(map(str.startswith, names_P, repeat(PADDING)))
+    first_P = groups.slots_PG[:, :1].reshape(-1).tolist()
+    is_padding_P = [str(uids_R[row]).startswith(PADDING) for row in first_P]
     if True in is_padding_P:
         mask_R &= ~groups.flat(np.repeat(is_padding_P, groups.slots_PG.shape[1]))
     if results is not None:

@@ -62,7 +62,7 @@ def results_of(batch: Any, success: str | None) -> Results:
     return read_results(infos_B, success)
 
 
-def is_cut_from(given: Tensor, whole_BT: Tensor) -> bool:
+def is_cut_from(given: Any, whole_BT: Tensor) -> bool:
     """Whether rows of different lengths are those of a matrix that is 0 after the end of each."""
     if given.layout != torch.jagged:  # rows of one length, or as an older queue keeps them
         given_BT = padded(given)

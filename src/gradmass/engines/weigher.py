@@ -91,7 +91,7 @@ def follows(weight: Weight, measured: Mapping[str, Any]) -> bool:
     if measured.keys() & set(weight.needs):
         return True
     without_PG, state = weight.update(rewards_PG, weight.init(), **signals)
-    with_PG, state_with = weight.update(rewards_PG, weight.init(), **(signals | measured))
+    with_PG, state_with = weight.update(rewards_PG, weight.init(), **{**signals, **measured})
     return state != state_with or not np.array_equal(without_PG, with_PG)
 
 
@@ -334,7 +334,7 @@ def _survey(batch: Batch, signals: dict[str, Any]) -> tuple[Groups, Row, dict[st
     if batch.lengths_B is not None:
         signals["lengths_PG"] = rows.rows(batch.lengths_B)
     # As group_rewards does for arrays of any kind; these are NumPy's, and no one else's.
-    rewards_PG = np.where(mask_PG, rows.rows(batch.rewards_B).astype(np.float64), 0.0)
+    rewards_PG = np.where(mask_PG, rows.rows(batch.rewards_B), np.float64(0.0))
     return Groups(read_only(rewards_PG), mask_PG, xp), row, signals
 
 

@@ -289,14 +289,16 @@ def layout(group_ids_B: Any) -> Layout:
     first_P = np.flatnonzero(is_first_B)
     size_P = np.diff(first_P, append=len(ids_B))
     width = int(size_P.max(initial=0))
-    # Cells in the order of the ids: row by row, with the padding left out.
-    padding_P = np.cumsum(width - size_P) - (width - size_P)
-    cell_B = np.arange(len(ids_B)) + np.repeat(padding_P, size_P)
-    slots_PG = np.full((len(size_P), width), -1)
-    slots_PG.reshape(-1)[cell_B] = order_B
+    cell_B, slots_PG = np.arange(len(ids_B)), order_B
+    if len(size_P) * width > len(ids_B):
+        # Cells in the order of the ids: row by row, with the padding left out.
+        padding_P = np.cumsum(width - size_P) - (width - size_P)
+        cell_B += np.repeat(padding_P, size_P)
+        slots_PG = np.full(len(size_P) * width, -1)
+        slots_PG[cell_B] = order_B
     position_B = np.empty(len(ids_B), dtype=np.int64)
     position_B[order_B] = cell_B
-    return Layout(slots_PG, position_B)
+    return Layout(slots_PG.reshape(len(size_P), width), position_B)
 
 
 def _stable_order(ids_B: np.ndarray) -> np.ndarray:
