@@ -47,7 +47,8 @@ def test_the_collector_is_left_as_it_was_found(was_on):
 
     try:
         (gc.enable if was_on else gc.disable)()
-        pytest.raises(KeyError, fetch)
+        with pytest.raises(KeyError):
+            fetch()
         assert gc.isenabled() is was_on
     finally:
         gc.enable()
