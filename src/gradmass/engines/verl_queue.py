@@ -64,14 +64,17 @@ def results_of(batch: Any, success: str | None) -> Results:
 
 def is_cut_from(given: Any, whole_BT: Tensor) -> bool:
     """Whether rows of different lengths are those of a matrix that is 0 after the end of each."""
-    if given.layout != torch.jagged:  # rows of one length, or as an older queue keeps them
+    if given.layout == torch.jagged:
+        # By hand: torch takes twenty times as long for it.
+        is_in_BT = torch.arange(whole_BT.shape[1]) < given.offsets().diff().unsqueeze(1)
+        values = given.values().to(whole_BT)
+        if len(values) != int(is_in_BT.sum()):
+            return False  # a row is longer than the matrix is wide
+        given_BT = torch.zeros_like(whole_BT).masked_scatter_(is_in_BT, values)
+    else:  # rows of one length, or as an older queue keeps them
         given_BT = padded(given)
-        width = given_BT.shape[-1]
-        return torch.equal(given_BT, whole_BT[:, :width]) and not bool(whole_BT[:, width:].any())
-    # Not padded: that takes several times as long as the comparison.
-    is_in_BT = torch.arange(whole_BT.shape[1]) < given.offsets().diff().unsqueeze(1)
-    is_equal = torch.equal(given.values(), whole_BT[is_in_BT])
-    return is_equal and not bool(whole_BT[~is_in_BT].any())
+    width = given_BT.shape[-1]
+    return torch.equal(given_BT, whole_BT[:, :width]) and not bool(whole_BT[:, width:].any())
 
 
 def padded(values: Tensor) -> Tensor:
