@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,10 +37,10 @@ class Results(NamedTuple):
     known: str = ""
 
 
-def read_results(infos_B: Sequence[Mapping[str, Any]], success: str | None) -> Results:
+def read_results(infos_B: Iterable[Mapping[str, Any]], success: str | None) -> Results:
     """Take out of the reward function's results what counts.
 
-    At once, while they lie in the cache of the processor: they are tens of thousands of tables.
+    They are tens of thousands of tables all over the memory: better walked once, and never again.
 
     Args:
         infos_B: What the reward function returned for each row.
@@ -49,14 +49,15 @@ def read_results(infos_B: Sequence[Mapping[str, Any]], success: str | None) -> R
     Raises:
         UsageError: A value under that key is no number.
     """
+    infos_B = infos_B if success is None else list(infos_B)
     verdicts_B = [info.get("verdict") for info in infos_B]
-    is_error_B = np.zeros(len(infos_B), dtype=bool)
+    is_error_B = np.zeros(len(verdicts_B), dtype=bool)
     if ERROR in verdicts_B:
         is_error_B[:] = [verdict == ERROR for verdict in verdicts_B]
     if success is None:
         return Results(is_error_B)
     found_B = [info.get(success) for info in infos_B]
-    is_missing_B, known = np.zeros(len(infos_B), dtype=bool), ""
+    is_missing_B, known = np.zeros(len(found_B), dtype=bool), ""
     if None in found_B:
         is_missing_B[:] = [success not in info for info in infos_B]
     if is_missing_B.any():

@@ -1,7 +1,7 @@
 """What the trainers of verl read from its TransferQueue: columns of a batch, in few objects."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,10 +52,10 @@ def results_of(batch: Any, success: str | None) -> Results:
     data = columns(batch, "extra_fields", *sorted(map(str, names)))
     nothing: dict[str, Any] = {}
     fields = data.pop("extra_fields", [nothing] * len(batch.keys))
-    infos_B = [
+    infos_B: Iterable[Mapping[str, Any]] = (
         (field.get("reward_extra_info") if isinstance(field, dict) else None) or nothing
         for field in fields
-    ]
+    )
     for name, values in data.items():
         pairs = zip(infos_B, values, strict=True)
         infos_B = [{name: value, **info} for info, value in pairs]
