@@ -3,8 +3,9 @@
     python benchmarks/hook.py [--repeats 51] [--json]
 
 Beside it TRL's own arithmetic for the same rewards, compiled from the lines of the installed
-trainer. Then the recipe of the demo on TRL in shadow mode: the share of a step that is spent in the
-hooks themselves. Medians of one run. Nothing else should run on the machine.
+trainer. Then the recipe of the demo on TRL in shadow mode, with its own weight and with four: the
+share of a step that is spent in the hooks themselves, and the step of which that is 0.1%. Medians
+of one run. Nothing else should run on the machine.
 """
 
 import argparse
@@ -38,6 +39,7 @@ from gradmass.weights import WEIGHTS
 from gradmass.weights.groups import consecutive
 
 NUM_PROMPTS, GROUP_SIZE = 1024, 16
+OTHERS = ("grpo_std", "maxrl", "power")
 SIGNALS = frozenset({"successes_PG", "entropy_nats"})
 TARGETS = {
     "fade, weighed and measured": "below 2",
@@ -124,8 +126,13 @@ class Stack:
         return made
 
 
-def share_of_a_step(steps: int) -> tuple[float, float]:
-    """Milliseconds of a step of the demo's recipe on TRL, and of the hooks in it."""
+def share_of_a_step(steps: int, *others: str) -> tuple[float, float]:
+    """Milliseconds of a step of the demo's recipe on TRL, and of the hooks in it.
+
+    Args:
+        steps: Steps to take.
+        others: Names of weights in the shadow beside the recipe's.
+    """
     stack, recipe = Stack(), load_recipe(Recipe, "demo", ["--train.steps", str(steps)])
     task, seconds = recipe.task, []
 
@@ -138,7 +145,7 @@ def share_of_a_step(steps: int) -> tuple[float, float]:
     base = stack.timed(make_trainer(stack.timed(GRPOTrainer, "TRL")), "hooks")
     with tempfile.TemporaryDirectory() as folder, without_chatter():
         trainer: Any = base(
-            weight=recipe.weight,
+            weight=[recipe.weight, *(WEIGHTS[name]() for name in others)],
             mode="shadow",
             model=model.float(),
             processing_class=tokenizer,
@@ -200,10 +207,14 @@ def main() -> None:
     }
     torch.set_num_threads(2)
     step_ms, hooks_ms = share_of_a_step(arguments.steps)
+    _, of_four_ms = share_of_a_step(arguments.steps, *OTHERS)
     results |= {
         "a step of the demo on TRL": step_ms,
         "the hooks in it, in shadow mode": hooks_ms,
         "their share of it, percent": 100 * hooks_ms / step_ms,
+        "a step of which they are 0.1%": 1000 * hooks_ms,
+        "the hooks with four weights": of_four_ms,
+        "a step of which these are 0.1%": 1000 * of_four_ms,
     }
     if arguments.json:
         print(json.dumps(results))

@@ -4,8 +4,9 @@
 
 Twice: estimators by themselves, through verl's own ``compute_advantage``, beside verl's; and verl's
 new trainer, whose advantages go through Ray and TransferQueue: plain, with FADE, and in its shadow.
-There the weighing is told apart from reading the queue. Medians of one run. Nothing else should
-run on the machine, on whose cores Ray's processes run too.
+Told apart are the weighing, one number a rollout; the verdicts, taken out of a table a rollout;
+what is done to every token; and the queue's own time to hand over what it is asked for. Medians
+of one run. Nothing else should run on the machine, on whose cores Ray's processes run too.
 """
 
 import argparse
@@ -34,7 +35,9 @@ TRAINERS = {
     "grpo, fade in its shadow": ("gradmass_sync", "grpo", *SHADOW),
 }
 WEIGHING = "weighing"
-READING = "reading verdicts and advantages"
+VERDICTS = "verdicts out of what was read"
+TOKENS = "on every token"
+READING = "reading the queue"
 Part = tuple[Any, str, str]
 """An object, the name of a function of it, and what its calls are charged to."""
 
@@ -137,7 +140,7 @@ def of_estimators(rollouts: Rollouts, repeats: int) -> dict[str, float]:
     from verl import DataProto
     from verl.trainer.ppo.ray_trainer import compute_advantage
 
-    from gradmass.engines.verl_estimators import Step
+    from gradmass.engines.verl_estimators import Estimator, Step
 
     rewards_BT, mask_BT = rollouts.padded()
     data = DataProto.from_dict(
@@ -151,7 +154,8 @@ def of_estimators(rollouts: Rollouts, repeats: int) -> dict[str, float]:
         def call(name: str = name, config: Any = config) -> None:
             compute_advantage(data, name, config=config)
 
-        found = medians_ms(call, repeats, (Step, "weigh", WEIGHING))
+        parts = ((Step, "weigh", WEIGHING), (Estimator, "__call__", TOKENS))
+        found = medians_ms(call, repeats, *parts)
         results |= {f"{name}{label and ': '}{label}": value for label, value in found.items()}
     return results
 
@@ -163,8 +167,8 @@ def of_trainers(rollouts: Rollouts, repeats: int) -> dict[str, float]:
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.utils.tensordict_utils import get_tensordict
 
-    from gradmass.engines import verl_trainer
-    from gradmass.engines.verl_estimators import Step
+    from gradmass.engines import verl_queue, verl_trainer
+    from gradmass.engines.verl_estimators import Estimator, Step
 
     class Workers:
         def update_actor(self, batch: Any) -> Any:
@@ -173,9 +177,12 @@ def of_trainers(rollouts: Rollouts, repeats: int) -> dict[str, float]:
     parts = (
         (Step, "weigh", WEIGHING),
         (verl_trainer.WeightMixin, "_gradmass_signals", WEIGHING),
-        (verl_trainer, "infos", READING),
-        (verl_trainer.WeightMixin, "_gradmass_look", READING),
-        (verl_trainer.WeightMixin, "_gradmass_watch", READING),
+        (verl_trainer, "results_of", VERDICTS),
+        (Estimator, "__call__", TOKENS),
+        (verl_trainer, "look", TOKENS),
+        (verl_trainer.WeightMixin, "_gradmass_watch", TOKENS),
+        (verl_queue, "columns", READING),
+        (verl_trainer, "columns", READING),
     )
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     config = composed("transfer_queue.backend.SimpleStorage.num_data_storage_units=2")

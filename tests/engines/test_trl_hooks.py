@@ -1,8 +1,6 @@
 """What the hooks do at the edges: evaluation, rows no one scored, a loss given other numbers."""
 
 import json
-import math
-import warnings
 
 import pytest
 import torch
@@ -371,33 +369,3 @@ def test_truncated_answers_that_are_masked_have_no_mass(make, score):
     assert output["completion_mask"].sum() == 0
     assert output["advantages"].tolist() == [0.75, -0.25, -0.25, -0.25]
     assert values(trainer, "mass/positive") == values(trainer, "mass/negative") == [0]
-
-
-# Shadow mode.
-
-
-def test_a_shadow_weight_that_fails_later_is_switched_off_and_the_run_goes_on(make, score):
-    trainer = make([1, 0, 0, 0], 4, [fade(), WEIGHTS["grpo"]()], mode="shadow", success="scripted")
-    score(trainer, 4, 4)
-    trainer.reward_funcs[0].rewards = [1.5, 0, 0, 0]
-    with pytest.warns(UserWarning, match="shadow weight fade is off from here on: reward 1.5"):
-        score(trainer, 4, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        score(trainer, 4, 4)
-    assert len(values(trainer, "shadow/fade/mass/positive")) == 1
-    assert len(values(trainer, "shadow/grpo/mass/positive")) == 3
-    first = make([1.5, 0, 0, 0], 4, fade(), mode="shadow", success="scripted")
-    with pytest.raises(UsageError, match=r"reward 1.5"):
-        score(first, 4, 4)
-
-
-def test_two_shadow_weights_of_one_name_are_told_apart(make, score):
-    weights = [fade(), WEIGHTS["fade"](alpha_max=2.0)]
-    trainer = make([1, 0, 0, 0], 4, weights, mode="shadow")
-    score(trainer, 4, 4)
-    assert len(values(trainer, "shadow/fade/mass/positive")) == 1
-    assert len(values(trainer, "shadow/fade_2/mass/positive")) == 1
-    host = values(trainer, "mass/positive")[0]
-    std = math.sqrt(3 * 0.25**2 / 3 + 0.75**2 / 3)
-    assert host == pytest.approx(0.75 / (std + 1e-4) / 4, rel=1e-5)

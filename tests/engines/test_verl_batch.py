@@ -8,7 +8,7 @@ import pytest
 from gradmass.commands import doctor as command
 from gradmass.engines.upstream import known_bodies
 from gradmass.engines.verl import AfterImport, install
-from gradmass.engines.verl_batch import evicted, rollouts, sessions
+from gradmass.engines.verl_batch import evicted, read_results, rollouts, sessions
 from gradmass.engines.verl_config import VERL_SYMBOLS, flags
 from gradmass.engines.verl_settings import Settings, read_settings
 from gradmass.engines.weigher import Weigher
@@ -80,7 +80,9 @@ def test_a_batch_counts_sessions_and_leaves_padding_and_errors_out():
         np.array([3, 4, 5, 0, 1]),
         GRPO,
         keys=keys,
-        infos_B=[{}, {}, {"verdict": "wrong"}, {"verdict": "error"}, {}],
+        results=read_results(
+            [{}, {}, {"verdict": "wrong"}, {"verdict": "error"}, {}], success=None
+        ),
     )
     assert batch.rewards_B.tolist() == [1, 0, 0, 0]
     assert batch.mask_B.tolist() == [True, True, False, False]
@@ -93,13 +95,13 @@ def test_a_batch_counts_sessions_and_leaves_padding_and_errors_out():
 def test_a_verdict_of_none_is_left_out_and_one_of_words_is_refused():
     judged = Settings(GRPO.weights, success="acc", success_at=0.5)
     infos = [{"acc": True}, {"acc": None}, {"acc": np.float32(0.5)}, {"acc": 0}]
-    batch, _ = rollouts(np.zeros(4), "aaaa", np.ones(4), judged, infos_B=infos)
+    batch, _ = rollouts(np.zeros(4), "aaaa", np.ones(4), judged, results=read_results(infos, "acc"))
     assert batch.mask_B.tolist() == [True, False, True, True]
     assert batch.successes_B.tolist() == [True, False, True, False]
     with pytest.raises(UsageError, match="result has 'yes' there, no number"):
-        rollouts(np.zeros(1), "a", np.ones(1), judged, infos_B=[{"acc": "yes"}])
+        read_results([{"acc": "yes"}], "acc")
     with pytest.raises(UsageError, match=r"no such key \(it has score\)"):
-        rollouts(np.zeros(1), "a", np.ones(1), judged, infos_B=[{"score": 1}])
+        rollouts(np.zeros(1), "a", np.ones(1), judged, results=read_results([{"score": 1}], "acc"))
 
 
 def test_an_empty_batch_is_empty():

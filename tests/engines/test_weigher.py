@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gradmass.engines.trl_checks import mixed_group
-from gradmass.engines.weigher import Batch, Weigher, uses_entropy
+from gradmass.engines.weigher import ENTROPY, LAG, Batch, Weigher, follows
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
 from gradmass.weights.groups import group_rewards, layout
@@ -129,15 +129,17 @@ def test_a_batch_without_a_scored_rollout_is_an_error_and_only_in_training():
     ],
 )
 def test_whether_a_weight_follows_the_entropy_is_found_out(name, fields, expected):
-    assert uses_entropy(WEIGHTS[name](**fields)) is expected
+    assert follows(WEIGHTS[name](**fields), ENTROPY) is expected
 
 
 @pytest.mark.parametrize("name", WEIGHTS.names())
-def test_every_weight_can_be_asked_whether_it_follows_the_entropy(name):
+def test_every_weight_can_be_asked_whether_it_follows_the_entropy_or_the_lag(name):
     fields = json.loads((TESTS / "golden" / "weight_fields.json").read_text())
-    follows = uses_entropy(WEIGHTS[name](**fields.get(name, {})))
+    weight = WEIGHTS[name](**fields.get(name, {}))
     # The inner weight of constant_mass is fade.
-    assert follows == (name in {"fade", "constant_mass", "entropy_pi", "entropy_share"})
+    names = {"fade", "constant_mass", "entropy_pi", "entropy_share"}
+    assert follows(weight, ENTROPY) == (name in names)
+    assert follows(weight, LAG) == (name == "sign_by_noise")
 
 
 def test_a_state_survives_json_and_another_s_does_not():
@@ -187,3 +189,72 @@ def test_groups_of_four_by_position_that_mix_prompts_are_seen(prompts, start, ro
     assert bool(message) == (rows is not None)
     if rows:
         assert message.startswith(f"rows {rows} of a batch")
+
+
+class Failing(WEIGHTS["grpo"]):
+    """Raises what it is given, in its second batch."""
+
+    name = "failing"
+
+    def observe(self, groups, state, signals):
+        state = {"batches": state["batches"] + 1}
+        if state["batches"] > 1:
+            raise self.error
+        return state
+
+    def init(self):
+        return {"batches": 0}
+
+
+def failing(error):
+    weight = Failing()
+    object.__setattr__(weight, "error", error)
+    return weight
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("1 / 0"), KeyError("k"), UsageError("no")])
+def test_no_exception_of_a_weight_leaves_the_shadow(error):
+    def weigh(weights):
+        weigher = Weigher(weights, "shadow", NONE)
+        host = {"host_weights_B": np.array([2.0, -1, -1, 2.0, 0])}
+        return weigher, [weigher.weigh(batch(**host), is_training=True)[1] for _ in range(4)]
+
+    kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+    with pytest.warns(
+        UserWarning, match=f"^shadow weight failing is off from here on: {kind}"
+    ) as w:
+        weigher, rows = weigh([failing(error), WEIGHTS["fade"]()])
+    assert len(w) == 1
+    alone, expected = weigh([WEIGHTS["fade"]()])
+    off = {"shadow/failing/off": 1.0}
+    assert rows[1:] == [row | off for row in expected[1:]]
+    assert weigher.states == [{"batches": 1}, *alone.states]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+def test_what_ends_the_process_leaves_the_shadow(error):
+    weigher = Weigher([failing(error)], "shadow", NONE)
+    weigher.weigh(batch(), is_training=True)
+    with pytest.raises(type(error)):
+        weigher.weigh(batch(), is_training=True)
+
+
+def test_an_exception_of_the_weight_that_acts_is_raised_as_it_is():
+    weigher = Weigher([failing(ZeroDivisionError("1 / 0"))], "weight", NONE)
+    weigher.weigh(batch(), is_training=True)
+    with pytest.raises(ZeroDivisionError, match="1 / 0"):
+        weigher.weigh(batch(), is_training=True)
+
+
+def test_what_the_engine_could_not_do_stops_a_shadow_only_before_its_first_time():
+    weigher = Weigher([WEIGHTS["grpo"]()], "shadow", NONE)
+    for error, is_first in ((UsageError("no verdict"), False), (OSError("queue"), True)):
+        with pytest.warns(UserWarning, match=f"nothing was measured: .*{error}"):
+            row = weigher.outlive(error, "nothing was measured", is_first=is_first)
+        assert row == {"shadow/unmeasured": 1.0}
+        assert weigher.outlive(error, "nothing was measured", is_first=is_first) == row  # told once
+    with pytest.raises(UsageError, match="no verdict"):
+        weigher.outlive(UsageError("no verdict"), "nothing was measured", is_first=True)
+    acting = Weigher([WEIGHTS["grpo"]()], "weight", NONE)
+    with pytest.raises(OSError, match="queue"):
+        acting.outlive(OSError("queue"), "nothing was measured", is_first=False)

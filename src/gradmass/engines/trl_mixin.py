@@ -11,7 +11,7 @@ Where they are, in the order of a step:
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ SUPPLIED = frozenset(
     }
 )
 """Signals that TRL can give a weight."""
+NOTHING_OF_A_BATCH = "nothing was measured of a batch"
+NOTHING_OF_AN_UPDATE = "neither entropy nor clipping was measured of an update"
+NO_STATE = "a checkpoint has no state of the weights"
+"""What is told in shadow mode when something failed."""
 Base: Any = object
 """A trainer of TRL by the time the mixin is used."""
 
@@ -114,27 +118,21 @@ class WeightMixin(Base):
         self._gradmass_check_groups(inputs, size)
         self._gradmass_collected = None
         output = super()._generate_and_score_completions(inputs)
-        if self._gradmass_collected is None:
-            raise UsageError(
-                "TRL scored a batch without _calculate_rewards, so no weight was computed "
-                "(gradmass doctor trl says more)"
-            )
-        collected = self._gradmass_collect(output)
+        is_first, weights_B = self._gradmass.num_batches == 0, None
         try:
+            if self._gradmass_collected is None:
+                raise UsageError(
+                    "TRL scored a batch without _calculate_rewards, so no weight was computed "
+                    "(gradmass doctor trl says more)"
+                )
             weights_B, row = self._gradmass.weigh(
-                self._gradmass_batch(size, *collected),
+                self._gradmass_batch(size, *self._gradmass_collect(output)),
                 is_training=is_training,
                 **self._gradmass_signals(),
             )
-        except UsageError as error:
-            if self._gradmass.mode == "weight" or self._gradmass.num_batches == 0:
-                raise
-            # A run in shadow mode is not ours to stop once it is under way.
-            warnings.warn(f"nothing was measured of a batch: {error}", stacklevel=2)
-            return output
-        metrics = self._metrics["train" if is_training else "eval"]
-        for key, value in row.items():
-            metrics[key].append(value)
+        except Exception as error:  # whatever it is, the run is not the shadow's to stop
+            row = self._gradmass.outlive(error, NOTHING_OF_A_BATCH, is_first=is_first)
+        self._gradmass_log("train" if is_training else "eval", row)
         self._gradmass_check_ranks()
         if weights_B is not None:
             self._gradmass_write(output, weights_B)
@@ -185,18 +183,17 @@ class WeightMixin(Base):
             judged_BF = by_func_BF[:, [names.index(name) for name in self._gradmass_success]]
             # In the precision of the rewards: their 0.7 is below that of Python.
             least = judged_BF.dtype.type(self._gradmass_success_at)
-            is_right_B: np.ndarray = np.any(judged_BF >= least, axis=1)
-            return is_right_B, ~np.isnan(judged_BF).all(axis=1)
-        mask_B = ~np.isnan(by_func_BF).all(axis=1)
+            is_right_B: np.ndarray = (judged_BF >= least).any(axis=1)
+            return is_right_B, any_number(judged_BF)
         is_right_B = rewards_B == 1
-        is_other_B = mask_B & ~is_right_B & (rewards_B != 0)
-        if is_other_B.any():
+        is_plain_B = is_right_B | (rewards_B == 0)  # as the sum over no reward is
+        if not is_plain_B.all():
             raise UsageError(
-                f"reward {rewards_B[is_other_B][0]:g} is neither 0 nor 1, so it does not say "
+                f"reward {rewards_B[~is_plain_B][0]:g} is neither 0 nor 1, so it does not say "
                 "whether the rollout succeeded: name the reward function that does, as in "
                 f"success={names[0]!r} (and success_at, its least reward of a success)"
             )
-        return is_right_B, mask_B
+        return is_right_B, any_number(by_func_BF)
 
     def _gradmass_signals(self) -> dict[str, Any]:
         step = self.state.global_step
@@ -237,12 +234,16 @@ class WeightMixin(Base):
             return
         digest = torch.tensor([self._gradmass.digest], device=self.accelerator.device)
         digests = self.accelerator.gather(digest).tolist()
-        if len(set(digests)) > 1:
-            ranks = [i for i, other in enumerate(digests) if other != digests[0]]
-            raise UsageError(
-                f"the state of the weight on process {ranks[0]} differs from that on process 0: "
-                "their rewards or entropies were not the same; resume from the last checkpoint"
-            )
+        if len(set(digests)) == 1:
+            return
+        ranks = [i for i, other in enumerate(digests) if other != digests[0]]
+        message = (
+            f"the state of the weight on process {ranks[0]} differs from that on process 0: "
+            "their rewards or entropies were not the same; resume from the last checkpoint"
+        )
+        if self._gradmass.mode == "weight":
+            raise UsageError(message)
+        warnings.warn(message, stacklevel=3)
 
     def _gradmass_watch(self, inputs: dict[str, Any]) -> None:
         """Note, without waiting for a GPU, whether the advantages are still the ones written."""
@@ -277,7 +278,12 @@ class WeightMixin(Base):
                 "something normalised or changed them after the weight, and no update was made"
             )
         if self.model.training:
-            self._gradmass_observe(inputs)
+            try:
+                self._gradmass_observe(inputs)
+            except Exception as error:  # whatever it is, the run is not the shadow's to stop
+                is_first = self._gradmass.num_batches <= 1 and self._gradmass_entropy is None
+                row = self._gradmass.outlive(error, NOTHING_OF_AN_UPDATE, is_first=is_first)
+                self._gradmass_log("train", row)
         return loss
 
     # Measure.
@@ -296,14 +302,19 @@ class WeightMixin(Base):
         if not self.accelerator.sync_gradients:
             return
         nats, shares = self._gradmass_window.close(self._gradmass_total)
-        for key, value in shares.items():
-            metrics[key].append(value)
+        self._gradmass_log("train", shares)
         if nats is not None:
             kind = (
                 f"trl: {self._gradmass_window.kind}, temperature {self.temperature:g}, mean over "
                 "answer tokens with end token, of the update before"
             )
             self._gradmass_entropy = {"nats": nats, "step": self.state.global_step, "kind": kind}
+
+    def _gradmass_log(self, phase: str, row: Mapping[str, float]) -> None:
+        """Add to what TRL averages and logs."""
+        metrics = self._metrics[phase]
+        for key, value in row.items():
+            metrics[key].append(value)
 
     def _gradmass_total(self, sums: Tensor) -> Tensor:
         """Sum over all processes."""
@@ -317,8 +328,11 @@ class WeightMixin(Base):
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
             saved = {**self._gradmass.state_dict(), "entropy": self._gradmass_entropy}
-            # Before the rest of the checkpoint, so that none is ever without it.
-            write_state(folder / f"checkpoint-{self.state.global_step}", saved)
+            try:
+                # Before the rest of the checkpoint, so that none is ever without it.
+                write_state(folder / f"checkpoint-{self.state.global_step}", saved)
+            except Exception as error:  # whatever it is, the run is not the shadow's to stop
+                self._gradmass.outlive(error, NO_STATE, is_first=False)
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -350,3 +364,9 @@ class WeightMixin(Base):
         source = str(Path(checkpoint) / STATE_FILE)
         self._gradmass.load_state_dict(saved, source)
         self._gradmass_entropy = saved.get("entropy")
+
+
+def any_number(rewards_BF: np.ndarray) -> np.ndarray:
+    """Which rollouts have a reward that is not NaN."""
+    has_number_B: np.ndarray = (rewards_BF == rewards_BF).any(axis=1)
+    return has_number_B

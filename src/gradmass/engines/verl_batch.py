@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,66 @@ PADDING = "pad"
 """Start of the group ids of verl's padding rows; those of rollouts are hexadecimal."""
 END = re.compile(r"_(.*)_(\d+)", re.DOTALL)
 """What follows the uid in the name of a row: session and output."""
+ERROR = str(Outcome.ERROR.value)
+"""The verdict of a verifier that failed; a plain string, which others are compared to faster."""
 
 
-def sessions(keys: Sequence[str], uids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+class Results(NamedTuple):
+    """What the reward function says of each row.
+
+    Args:
+        is_error_B: Where the verifier failed.
+        values_B: What is under the key that says who succeeded, NaN for None; None without a key.
+        is_missing_B: Where that key is missing.
+        known: The keys there are, where one is missing; for messages.
+    """
+
+    is_error_B: np.ndarray
+    values_B: np.ndarray | None = None
+    is_missing_B: np.ndarray | None = None
+    known: str = ""
+
+
+def read_results(infos_B: Iterable[Mapping[str, Any]], success: str | None) -> Results:
+    """Take out of the reward function's results what counts.
+
+    They are tens of thousands of tables all over the memory: better walked once, and never again.
+
+    Args:
+        infos_B: What the reward function returned for each row.
+        success: The key that says who succeeded; None: the rewards do.
+
+    Raises:
+        UsageError: A value under that key is no number.
+    """
+    infos_B = infos_B if success is None else list(infos_B)
+    verdicts_B = [info.get("verdict") for info in infos_B]
+    is_error_B = np.zeros(len(verdicts_B), dtype=bool)
+    if ERROR in verdicts_B:
+        is_error_B[:] = [verdict == ERROR for verdict in verdicts_B]
+    if success is None:
+        return Results(is_error_B)
+    found_B = [info.get(success) for info in infos_B]
+    is_missing_B, known = np.zeros(len(found_B), dtype=bool), ""
+    if None in found_B:
+        is_missing_B[:] = [success not in info for info in infos_B]
+    if is_missing_B.any():
+        known = ", ".join(sorted({name for info in infos_B for name in info})) or "none"
+    numbers_B = [math.nan if value is None else _number(success, value) for value in found_B]
+    return Results(is_error_B, np.array(numbers_B, dtype=np.float64), is_missing_B, known)
+
+
+def _number(key: str, value: Any) -> float:
+    """A verdict as a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"success = {key!r}: the reward function's result has {value!r} there, no number"
+        ) from error
+
+
+def sessions(keys: Sequence[str], uids: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Which rows are outputs of one session, and which output is its last.
 
     Args:
@@ -34,19 +91,26 @@ def sessions(keys: Sequence[str], uids: Sequence[str]) -> tuple[np.ndarray, np.n
     >>> last_R.tolist(), session_B.tolist()
     ([1, 2], [0, 0, 1])
     """
-    ends_B = list(map(str.removeprefix, keys, uids))
-    ends = list(dict.fromkeys(ends_B))
-    parts = [END.fullmatch(end) for end in ends]
-    if None in parts:
-        row = ends_B.index(ends[parts.index(None)])
+    try:
+        ends = set(map(str.removeprefix, keys, uids))
+    except TypeError:  # ids of another kind, whose texts are in the names
+        return sessions(keys, list(map(str, uids)))
+    parts = {end: END.fullmatch(end) for end in ends}
+    if None in parts.values():
+        key, uid = next(
+            (key, uid)
+            for key, uid in zip(keys, uids, strict=True)
+            if not parts[key.removeprefix(uid)]
+        )
         raise UsageError(
-            f"row {keys[row]!r} of verl's batch, of uid {uids[row]!r}, is not named "
+            f"row {key!r} of verl's batch, of uid {uid!r}, is not named "
             "UID_SESSION_OUTPUT (gradmass doctor verl says more)"
         )
-    names, outputs = ([part[i] for part in parts if part] for i in (1, 2))
+    names, outputs = ([part[i] for part in parts.values() if part] for i in (1, 2))
     if len(set(outputs)) <= 1 and len(set(keys)) == len(keys):
         return np.arange(len(keys)), np.arange(len(keys))  # one output each, as a rule
-    end_B = as_integers(ends_B)
+    number_of = {end: number for number, end in enumerate(parts)}
+    end_B = np.array([number_of[end] for end in map(str.removeprefix, keys, uids)])
     rank_of = {output: rank for rank, output in enumerate(sorted(set(map(int, outputs))))}
     rank_B = np.array([rank_of[int(output)] for output in outputs])[end_B]
     name_B = as_integers(names)[end_B]
@@ -59,12 +123,12 @@ def sessions(keys: Sequence[str], uids: Sequence[str]) -> tuple[np.ndarray, np.n
 
 def rollouts(
     rewards_B: np.ndarray,
-    uids_B: Sequence[Any],
+    uids_B: Sequence[Any] | np.ndarray,
     num_tokens_B: np.ndarray,
     settings: Settings,
     *,
     keys: Sequence[str] | None = None,
-    infos_B: Sequence[Mapping[str, Any]] | None = None,
+    results: Results | None = None,
     host_B: np.ndarray | None = None,
     needs_verdicts: bool = True,
 ) -> tuple[Batch, np.ndarray]:
@@ -80,7 +144,7 @@ def rollouts(
         num_tokens_B: Tokens of each row that reach the loss.
         settings: Which key of the results says who succeeded.
         keys: Names of the rows; None where verl hands none over: then each row is a rollout.
-        infos_B: What the reward function returned for each row; None where it is not at hand.
+        results: What the reward function says of each row; None where it is not at hand.
         host_B: The engine's own weight of each row.
         needs_verdicts: Whether a weight, or a log, needs to know who succeeded.
 
@@ -90,25 +154,30 @@ def rollouts(
     Raises:
         UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing.
     """
-    uids_R, infos_R = uids_B, infos_B
-    last_R = session_B = np.arange(len(rewards_B))
+    uids_B = uids_B.tolist() if isinstance(uids_B, np.ndarray) else uids_B  # faster to walk
+    last_R: np.ndarray = np.arange(len(rewards_B))
+    session_B = last_R
     if keys is not None:
-        last_R, session_B = sessions(keys, list(map(str, uids_B)))
+        last_R, session_B = sessions(keys, uids_B)
+    uids_R: Sequence[Any] = uids_B
+    num_tokens_R: np.ndarray = num_tokens_B.astype(np.float64)
     if len(last_R) < len(session_B):
         uids_R = [uids_B[row] for row in last_R.tolist()]
-        infos_R = None if infos_B is None else [infos_B[row] for row in last_R.tolist()]
+        num_tokens_R = np.bincount(session_B, weights=num_tokens_R, minlength=len(last_R))
     rewards_R = np.asarray(rewards_B, dtype=np.float64)[last_R]
     groups = layout(uids_R)
     mask_R = ~np.isnan(rewards_R)
-    is_padding_P = [str(uids_R[row]).startswith(PADDING) for row in groups.slots_PG[:, :1].flat]
-    if any(is_padding_P):
+    first_P = groups.slots_PG[:, :1].reshape(-1).tolist()
+    is_padding_P = [str(uids_R[row]).startswith(PADDING) for row in first_P]
+    if True in is_padding_P:
         mask_R &= ~groups.flat(np.repeat(is_padding_P, groups.slots_PG.shape[1]))
-    if infos_R is not None:
-        verdicts_R = [info.get("verdict") for info in infos_R]
-        if Outcome.ERROR in verdicts_R:
-            mask_R &= np.array([verdict != Outcome.ERROR for verdict in verdicts_R])
-    successes_R, mask_R = _verdicts(rewards_R, infos_R, mask_R, settings, needs_verdicts)
-    num_tokens_R = np.bincount(session_B, weights=num_tokens_B, minlength=len(last_R))
+    if results is not None:
+        mask_R &= ~results.is_error_B[last_R]
+    if settings.success is None:
+        successes_R = _by_rewards(rewards_R, mask_R, needs_verdicts)
+    else:
+        values_R = _by_results(settings.success, results, last_R, mask_R)
+        successes_R, mask_R = values_R >= settings.success_at, mask_R & ~np.isnan(values_R)
     return (
         Batch(
             rewards_B=rewards_R,
@@ -123,50 +192,32 @@ def rollouts(
     )
 
 
-def _verdicts(
-    rewards_R: np.ndarray,
-    infos_R: Sequence[Mapping[str, Any]] | None,
-    mask_R: np.ndarray,
-    settings: Settings,
-    needs_verdicts: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which rollouts succeeded, and which are scored at all."""
-    if settings.success is not None:
-        infos_R = [{}] * len(mask_R) if infos_R is None else infos_R
-        values_R = _numbers(settings.success, infos_R, mask_R)
-        return values_R >= settings.success_at, mask_R & ~np.isnan(values_R)
-    is_other_R = mask_R & (rewards_R != 0) & (rewards_R != 1)
+def _by_rewards(rewards_R: np.ndarray, mask_R: np.ndarray, needs_verdicts: bool) -> np.ndarray:
+    """Which rollouts succeeded, where the rewards say so."""
+    is_right_R: np.ndarray = rewards_R == 1
+    is_other_R = mask_R & ~is_right_R & (rewards_R != 0)
     if needs_verdicts and is_other_R.any():
         raise UsageError(
             f"reward {rewards_R[is_other_R][0]:g} is neither 0 nor 1, so it does not say whether "
             "the rollout succeeded: name the key of the reward function's result that does, as in "
             "algorithm.gradmass.success=acc (the trainers gradmass_* read it)"
         )
-    return rewards_R == 1, mask_R
+    return is_right_R
 
 
-def _numbers(key: str, infos_R: Sequence[Mapping[str, Any]], mask_R: np.ndarray) -> np.ndarray:
+def _by_results(
+    key: str, results: Results | None, last_R: np.ndarray, mask_R: np.ndarray
+) -> np.ndarray:
     """What the results of the reward function have under a key, NaN for None."""
-    values_R = [info.get(key) for info in infos_R]
-    if None in values_R:
-        is_missing_R = mask_R & np.array([key not in info for info in infos_R], dtype=bool)
-        if is_missing_R.any():
-            found = sorted({name for info in infos_R for name in info})
-            raise UsageError(
-                f"success = {key!r}: the reward function's result has no such key "
-                f"(it has {', '.join(found) or 'none'})"
-            )
-    return np.array([math.nan if value is None else _number(key, value) for value in values_R])
-
-
-def _number(key: str, value: Any) -> float:
-    """A verdict as a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
+    if results is None or results.values_B is None or results.is_missing_B is None:
+        raise UsageError(f"success = {key!r}: the reward function's results are not at hand")
+    if (mask_R & results.is_missing_B[last_R]).any():
         raise UsageError(
-            f"success = {key!r}: the reward function's result has {value!r} there, no number"
-        ) from error
+            f"success = {key!r}: the reward function's result has no such key "
+            f"(it has {results.known})"
+        )
+    values_R: np.ndarray = results.values_B[last_R]
+    return values_R
 
 
 def evicted(

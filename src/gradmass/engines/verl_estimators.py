@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradmass.engines.state import STATE_FILE, read_state, write_state
-from gradmass.engines.verl_batch import rollouts
+from gradmass.engines.verl_batch import Results, rollouts
 from gradmass.engines.verl_settings import ESTIMATOR, Settings, is_ours, read_settings
 from gradmass.engines.weigher import Row, Weigher
 from gradmass.types import UsageError
@@ -34,20 +34,20 @@ class Step:
         weigher: The weights, with their states.
         settings: What a success is.
         keys: Names of the rows.
-        infos_B: What the reward function returned for each row.
+        results: What the reward function says of each row.
         signals: Measurements of the run.
         evicted: Successes and rollouts that verl filtered out before.
 
     Attributes:
         weights_B: What was written for each row; None before, and in shadow mode.
-        mask_BT: On which tokens; None before. In shadow mode those that verl's estimator was given.
+        mask_BT: On which tokens; None before, and in shadow mode.
         row: Metrics.
     """
 
     weigher: Weigher
     settings: Settings
     keys: Sequence[str] | None = None
-    infos_B: Sequence[Mapping[str, Any]] | None = None
+    results: Results | None = None
     signals: dict[str, Any] = field(default_factory=dict)
     evicted: tuple[int, int] = (0, 0)
     weights_B: np.ndarray | None = None
@@ -68,7 +68,7 @@ class Step:
             num_tokens_B,
             self.settings,
             keys=self.keys,
-            infos_B=self.infos_B,
+            results=self.results,
             host_B=host_B,
             needs_verdicts=self.keys is not None or self.weigher.weights[0].scope == "run",
         )

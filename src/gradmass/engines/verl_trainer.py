@@ -10,11 +10,11 @@ verl's own trainers of those names, with these steps of theirs extended:
 ``register`` is called once verl's trainers are there. All of it runs in verl's one driver process.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from contextvars import ContextVar
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ from gradmass.engines.verl_estimators import (
     spread,
     stepping,
 )
+from gradmass.engines.verl_queue import columns, is_cut_from, padded, results_of
 from gradmass.engines.verl_settings import read_settings
 from gradmass.engines.weigher import Weigher
 from gradmass.types import UsageError
@@ -50,9 +51,27 @@ Base: Any = object
 class Written(NamedTuple):
     """The advantages of a batch: a weight for each row, on some of its tokens."""
 
-    row_of: Mapping[str, int] = {}
+    keys: Sequence[str] = ()
     weights_B: Tensor = torch.zeros(0)
     mask_BT: Tensor = torch.zeros(0, 0, dtype=torch.bool)
+
+    def rows(self, keys: Sequence[str]) -> Tensor:
+        """The advantages of rows by name, ``[B, T]``.
+
+        Raises:
+            UsageError: No weight has seen a row of that name.
+        """
+        if list(keys) == self.keys:  # as a rule the very same strings
+            return spread(self.weights_B, self.mask_BT)
+        row_of = {key: row for row, key in enumerate(self.keys)}
+        unseen = [key for key in keys if key not in row_of]
+        if unseen:
+            raise UsageError(
+                f"the loss was given row {unseen[0]!r} that no weight has seen (gradmass doctor "
+                "verl says more)"
+            )
+        rows_B = torch.tensor([row_of[key] for key in keys])
+        return spread(self.weights_B[rows_B], self.mask_BT[rows_B])
 
 
 class WeightMixin(Base):
@@ -93,55 +112,60 @@ class WeightMixin(Base):
     # Weigh.
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        step = Step(
-            self._gradmass,
-            self._gradmass_settings,
-            keys=batch.keys,
-            infos_B=infos(batch, self._gradmass_settings.success),
-            signals=self._gradmass_signals(batch, metrics),
-            evicted=self._gradmass_evicted(metrics),
-        )
-        is_shadow = self._gradmass.mode == "shadow"
-        look = partial(self._gradmass_look, step)
-        with watching(look) if is_shadow else stepping(step):
+        if self._gradmass.mode == "shadow":
+            return self._gradmass_in_shadow(batch, metrics)
+        step = self._gradmass_step(batch, metrics)
+        with stepping(step):
             result = super()._compute_advantage(batch, metrics)
-        if step.mask_BT is None:
-            hook = WATCHED if is_shadow else "the estimator of the weight"
+        if step.weights_B is None or step.mask_BT is None:
             raise UsageError(
-                f"verl computed advantages without {hook} (gradmass doctor verl says more)"
+                "verl computed advantages without the estimator of the weight (gradmass doctor "
+                "verl says more)"
             )
-        if step.weights_B is not None:
-            row_of = {key: row for row, key in enumerate(batch.keys)}
-            weights_B = torch.as_tensor(step.weights_B, dtype=torch.float32)
-            self._gradmass_written = Written(row_of, weights_B, step.mask_BT)
+        weights_B = torch.as_tensor(step.weights_B, dtype=torch.float32)
+        self._gradmass_written = Written(list(batch.keys), weights_B, step.mask_BT)
         metrics.update(step.row)
         return result
 
-    def _gradmass_look(self, step: Step, data: Any) -> None:
-        """Measure what verl's own estimator gave; a run under way is not ours to stop."""
-        response_mask = data.batch["response_mask"]
-        step.mask_BT = response_mask > 0
-        host_B, is_even = one_a_row(data.batch["advantages"], response_mask)
+    def _gradmass_in_shadow(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Let verl compute its own; then measure them, and what the weights would give."""
+        with watching() as seen:
+            result = super()._compute_advantage(batch, metrics)
         try:
-            step.weigh(
-                data.batch["rm_scores"].sum(-1).double().numpy(),
-                data.non_tensor_batch["uid"],
-                response_mask.sum(-1).numpy(),
-                host_B.double().numpy() if is_even else None,
+            if not seen:
+                raise UsageError(
+                    f"verl computed advantages without {WATCHED} (gradmass doctor verl says more)"
+                )
+            step = self._gradmass_step(batch, metrics)
+            look(step, seen[-1])
+            metrics.update(step.row)
+        except Exception as error:  # whatever it is, the run is not the shadow's to stop
+            is_first = self._gradmass.num_batches == 0
+            row = self._gradmass.outlive(
+                error, "nothing was measured of a batch", is_first=is_first
             )
-        except UsageError as error:
-            if self._gradmass.num_batches == 0:
-                raise
-            warnings.warn(f"nothing was measured of a batch: {error}", stacklevel=2)
+            metrics.update(row)
+        return result
+
+    def _gradmass_step(self, batch: Any, metrics: Mapping[str, Any]) -> Step:
+        return Step(
+            self._gradmass,
+            self._gradmass_settings,
+            keys=batch.keys,
+            results=results_of(batch, self._gradmass_settings.success),
+            signals=self._gradmass_signals(batch, metrics),
+            evicted=self._gradmass_evicted(metrics),
+        )
 
     def _gradmass_signals(self, batch: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
         signals: dict[str, Any] = {
             "step": min(self.global_steps - 1, self.total_training_steps),
             "num_steps": max(1, self.total_training_steps),
         }
-        versions = {tag.get("min_global_steps") for tag in batch.tags} - {None}
-        if versions:
-            signals["policy_lag"] = max(0, self.global_steps - 1 - min(map(int, versions)))
+        if self._gradmass.uses_lag:  # a table for each of tens of thousands of rows
+            versions = {tag.get("min_global_steps") for tag in batch.tags} - {None}
+            if versions:
+                signals["policy_lag"] = max(0, self.global_steps - 1 - min(map(int, versions)))
         if self._gradmass.uses_entropy:
             nats, kind = self._gradmass_entropy(batch, metrics)
             temperature = self.config.actor_rollout_ref.rollout.temperature
@@ -191,19 +215,10 @@ class WeightMixin(Base):
 
     def _gradmass_watch(self, batch: Any) -> None:
         """Stop the run unless the advantages that the workers will read are the ones written."""
-        row_of, weights_B, mask_BT = self._gradmass_written
-        unseen = [key for key in batch.keys if key not in row_of]
-        if unseen:
-            raise UsageError(
-                f"the loss was given row {unseen[0]!r} that no weight has seen (gradmass doctor "
-                "verl says more)"
-            )
-        rows_B = torch.tensor([row_of[key] for key in batch.keys])
-        written_BT = spread(weights_B[rows_B], mask_BT[rows_B])
+        written_BT = self._gradmass_written.rows(batch.keys)
         # Not the mask again: a column takes the queue longer than all of our own work.
-        given_BT = padded(columns(batch, "advantages")["advantages"])
-        width = given_BT.shape[-1]
-        if not torch.equal(given_BT, written_BT[:, :width]) or written_BT[:, width:].any():
+        given = columns(batch, "advantages")["advantages"]
+        if not is_cut_from(given, written_BT):
             raise UsageError(
                 "the advantages that reached the loss are not the weights that were written: "
                 "something normalised or changed them after the weight, and no update was made"
@@ -213,8 +228,11 @@ class WeightMixin(Base):
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        # Before the rest of the checkpoint, so that none is ever without it.
-        write_state(folder, self._gradmass.state_dict())
+        try:
+            # Before the rest of the checkpoint, so that none is ever without it.
+            write_state(folder, self._gradmass.state_dict())
+        except Exception as error:  # whatever it is, the run is not the shadow's to stop
+            self._gradmass.outlive(error, f"{folder} has no state of the weights", is_first=False)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -224,62 +242,62 @@ class WeightMixin(Base):
             restore(self._gradmass, folder)
 
 
+class Watched:
+    """A function of verl that shows what it returned to whoever is watching.
+
+    Args:
+        own: The function.
+    """
+
+    def __init__(self, own: Callable[..., Any]) -> None:
+        self.own = own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What verl's own returns, and nothing else done to it."""
+        data = self.own(*args, **kwargs)
+        seen = SEEN.get()
+        if seen is not None:
+            seen.append(data)
+        return data
+
+
+SEEN: ContextVar[list[Any] | None] = ContextVar("gradmass_seen", default=None)
+"""What ``WATCHED`` has returned to a trainer in shadow mode: a list for each thread."""
+INSTALLING = Lock()
+
+
 @contextmanager
-def watching(look: Callable[[Any], None]) -> Iterator[None]:
-    """Show what verl's own estimator was given and gave, until the block ends.
+def watching() -> Iterator[list[Any]]:
+    """Show what verl's own estimator was given and gave, in this thread until the block ends.
 
     The queue holds the same, but hands it over only after a longer time than verl took to compute
-    it. Nothing is changed.
+    it. Nothing is changed: ``Watched`` stays in the place of verl's function, for the trainers of
+    other threads may be in the midst of a step, and shows nothing to those that do not watch.
     """
     from verl.trainer.ppo.v1 import trainer_base
 
-    own = getattr(trainer_base, WATCHED)
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        data = own(*args, **kwargs)
-        look(data)
-        return data
-
-    setattr(trainer_base, WATCHED, watched)
+    with INSTALLING:
+        own = getattr(trainer_base, WATCHED)
+        if not isinstance(own, Watched):
+            setattr(trainer_base, WATCHED, Watched(own))
+    seen: list[Any] = []
+    token = SEEN.set(seen)
     try:
-        yield
+        yield seen
     finally:
-        setattr(trainer_base, WATCHED, own)
+        SEEN.reset(token)
 
 
-def columns(batch: Any, *names: str) -> Any:
-    """Columns of a batch from TransferQueue, by name; those that do not exist are left out."""
-    import transfer_queue as tq
-
-    return tq.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names)
+def look(step: Step, data: Any) -> None:
+    """Measure what verl's own estimator was given and gave."""
+    response_mask = data.batch["response_mask"]
+    host_B, is_even = one_a_row(data.batch["advantages"], response_mask)
+    step.weigh(
+        data.batch["rm_scores"].sum(-1).double().numpy(),
+        data.non_tensor_batch["uid"],
+        response_mask.sum(-1).numpy(),
+        host_B.double().numpy() if is_even else None,
     )
-
-
-def infos(batch: Any, success: str | None) -> list[Mapping[str, Any]]:
-    """What the reward function returned for each row, as far as it is told.
-
-    verl keeps it with the rollouts; a reward model on the trainer's own GPUs writes each key as a
-    column.
-    """
-    names = {"verdict", success} - {None}
-    data = columns(batch, "extra_fields", *sorted(str(name) for name in names))
-    found: list[Mapping[str, Any]] = [{}] * len(batch.keys)
-    if "extra_fields" in data.keys():  # noqa: SIM118 (a TensorDict's own "in" is another)
-        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
-        found = [
-            (field.get("reward_extra_info") or {}) if isinstance(field, Mapping) else {}
-            for field in fields
-        ]
-    for name in names & set(data.keys()):
-        values = [getattr(value, "data", value) for value in data[name]]
-        found = [{str(name): value, **info} for info, value in zip(found, values, strict=True)]
-    return found
-
-
-def padded(values: Tensor) -> Tensor:
-    """Rows of different lengths as one matrix, 0 after the end of each."""
-    return values.to_padded_tensor(0) if values.is_nested else values
 
 
 def token_mean(values: Tensor, mask: Tensor) -> float:

@@ -6,18 +6,20 @@ and writes back.
 
 import hashlib
 import json
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import array_api_compat.numpy as xp
 import numpy as np
 
 from gradmass.metrics.mass import gradient_mass, group_shares
 from gradmass.types import State, UsageError
 from gradmass.weights import Weight
-from gradmass.weights.groups import Groups, Layout, group_rewards
+from gradmass.weights.groups import Groups, Layout, read_only
 from gradmass.weights.signals import SIGNALS
 
 Mode = Literal["weight", "shadow"]
@@ -58,10 +60,19 @@ class Batch:
         return right_B
 
 
-def uses_entropy(weight: Weight) -> bool:
-    """Whether a weight's state or weights follow the entropy of the policy.
+ENTROPY = {"entropy_nats": 1.0, "entropy_kind": "asked"}
+LAG = {"policy_lag": 100}
+"""Measurements to ask a weight with whether it follows them."""
 
-    Found out by asking: a batch weighed with and without a measured entropy.
+
+def follows(weight: Weight, measured: Mapping[str, Any]) -> bool:
+    """Whether a weight's state or weights follow a measurement of the run.
+
+    Found out by asking: a batch weighed with and without it.
+
+    >>> from gradmass.weights import WEIGHTS
+    >>> follows(WEIGHTS["fade"](), ENTROPY), follows(WEIGHTS["fade"](), LAG)
+    (True, False)
     """
     size = max(2, weight.min_group_size)
     rewards_PG = np.zeros((1, size))
@@ -77,12 +88,10 @@ def uses_entropy(weight: Weight) -> bool:
         "score_squares": (1.0, 1.0),
         "policy_lag": 0,
     }
-    if "entropy_nats" in weight.needs:
+    if measured.keys() & set(weight.needs):
         return True
     without_PG, state = weight.update(rewards_PG, weight.init(), **signals)
-    with_PG, state_with = weight.update(
-        rewards_PG, weight.init(), **signals, entropy_nats=1.0, entropy_kind="asked"
-    )
+    with_PG, state_with = weight.update(rewards_PG, weight.init(), **{**signals, **measured})
     return state != state_with or not np.array_equal(without_PG, with_PG)
 
 
@@ -130,9 +139,11 @@ class Weigher:
         self.weights, self.mode, self.factor = tuple(weights), mode, factor
         self.names = _names(weights)
         self.states: list[State] = [weight.init() for weight in weights]
-        self.uses_entropy = any(uses_entropy(weight) for weight in weights)
+        self.uses_entropy = any(follows(weight, ENTROPY) for weight in weights)
+        self.uses_lag = any(follows(weight, LAG) for weight in weights)
         self.num_batches = 0
         self._off: set[int] = set()
+        self._told: set[tuple[str, type]] = set()
 
     def weigh(
         self, batch: Batch, *, is_training: bool, **signals: Any
@@ -150,9 +161,11 @@ class Weigher:
             weights, and the same of each weight under ``shadow/NAME/``.
 
         Raises:
-            UsageError: A weight refuses the batch, or none of it is scored. In shadow mode only for
-                the first batch: later a weight that fails is switched off with a warning, because
-                the run is not its to stop.
+            UsageError: The weight refuses the batch, or none of it is scored.
+
+        Warns:
+            UserWarning: In shadow mode, where nothing a weight does stops the run: one that raises
+                anything is switched off, and ``shadow/NAME/off`` is 1 from then on.
         """
         groups, row, signals = _survey(batch, signals)
         if self.mode == "weight" and is_training and not batch.mask_B.any():
@@ -164,33 +177,72 @@ class Weigher:
             row |= _masses(batch.host_weights_B, batch)
         weights_B = None
         for i, name in enumerate(self.names):
-            if i in self._off:
+            if self.mode == "weight":
+                weights_B, seen = self._weigh_one(i, batch, groups, signals, is_training)
+                row |= seen
                 continue
+            state = self.states[i]
             try:
-                found_B = batch.layout.flat(self._weigh_one(i, groups, signals, is_training))
-            except UsageError as error:
-                if self.mode == "weight" or self.num_batches == 0:
-                    raise
+                if i not in self._off:
+                    _, seen = self._weigh_one(i, batch, groups, signals, is_training)
+                    row |= {f"shadow/{name}/{key}": value for key, value in seen.items()}
+                    if self.num_batches == 0:
+                        json.dumps(self.states[i])  # or no checkpoint could keep it
+            except Exception as error:  # whatever it is, the run is not the shadow's to stop
+                self.states[i] = state
                 self._off.add(i)
-                warnings.warn(f"shadow weight {name} is off from here on: {error}", stacklevel=2)
-                continue
-            prefix = f"shadow/{name}/" if self.mode == "shadow" else ""
-            seen = _masses(found_B, batch) | self._report(i)
-            row |= {prefix + key: value for key, value in seen.items()}
-            weights_B = found_B if self.mode == "weight" else None
+                self._tell(f"shadow weight {name} is off from here on", error)
+            if i in self._off:
+                row[f"shadow/{name}/off"] = 1.0
         self.num_batches += is_training
         return weights_B, row
 
+    def outlive(self, error: Exception, what: str, *, is_first: bool) -> Row:
+        """Raise what stops a run; in shadow mode warn, and return what goes into the log.
+
+        Args:
+            error: What was raised around the weights: by the engine, or by a batch that cannot be
+                measured.
+            what: What was left undone.
+            is_first: Whether nothing of the kind has been done yet. Then what does not fit
+                (``UsageError``) stops a run in shadow mode too, which would measure nothing.
+
+        Warns:
+            UserWarning: Once for each kind of error.
+        """
+        if self.mode == "weight" or (is_first and isinstance(error, UsageError)):
+            raise error
+        self._tell(what, error)
+        return {"shadow/unmeasured": 1.0}
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if (what, type(error)) in self._told:
+            return
+        self._told.add((what, type(error)))
+        text = str(error)
+        if not isinstance(error, UsageError):
+            text = f"{type(error).__name__}: {text}"
+            for frame in traceback.extract_tb(error.__traceback__)[-1:]:
+                text += f" ({frame.filename}:{frame.lineno})"
+        warnings.warn(f"{what}: {' '.join(text.split())}", stacklevel=3)
+
     def _weigh_one(
-        self, i: int, groups: Groups, signals: Mapping[str, Any], is_training: bool
-    ) -> np.ndarray:
+        self,
+        i: int,
+        batch: Batch,
+        groups: Groups,
+        signals: Mapping[str, Any],
+        is_training: bool,
+    ) -> tuple[np.ndarray, Row]:
+        """Weights of one of the weights, flat, with their masses and what the weight reports."""
         weight = self.weights[i]
         if is_training:
             weights_PG, self.states[i] = weight.update_groups(groups, self.states[i], signals)
         else:
             weight.check_groups(groups)
             weights_PG = weight.weigh_groups(groups, self.states[i], signals)
-        return self.factor * np.asarray(weights_PG)
+        weights_B = batch.layout.flat(self.factor * np.asarray(weights_PG))
+        return weights_B, _masses(weights_B, batch) | self._report(i)
 
     def _report(self, i: int) -> Row:
         report = self.weights[i].report(self.states[i])
@@ -257,8 +309,7 @@ class Weigher:
 def _survey(batch: Batch, signals: dict[str, Any]) -> tuple[Groups, Row, dict[str, Any]]:
     """The rewards by groups, what there is to say of them under any weight, and all signals."""
     rows = batch.layout
-    mask_PG = rows.rows(batch.mask_B) & rows.is_filled_PG
-    successes_PG = rows.rows(batch.right_B) & rows.is_filled_PG
+    mask_PG, successes_PG = rows.marks(batch.mask_B), rows.marks(batch.right_B)
     num_success, num_scored = np.count_nonzero(successes_PG), np.count_nonzero(mask_PG)
     all_right, all_wrong, mixed = group_shares(successes_PG, mask_PG)
     row = {
@@ -282,7 +333,9 @@ def _survey(batch: Batch, signals: dict[str, Any]) -> tuple[Groups, Row, dict[st
     }
     if batch.lengths_B is not None:
         signals["lengths_PG"] = rows.rows(batch.lengths_B)
-    return group_rewards(rows.rows(batch.rewards_B), mask_PG), row, signals
+    # As group_rewards does for arrays of any kind; these are NumPy's, and no one else's.
+    rewards_PG = np.where(mask_PG, rows.rows(batch.rewards_B), np.float64(0.0))
+    return Groups(read_only(rewards_PG), mask_PG, xp), row, signals
 
 
 def _names(weights: Sequence[Weight]) -> list[str]:

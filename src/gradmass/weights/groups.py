@@ -234,10 +234,15 @@ class Layout:
     slots_PG: np.ndarray
     position_B: np.ndarray
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether a group is smaller than another."""
+        return self.slots_PG.size > len(self.position_B)
+
     @cached_property
     def index_PG(self) -> np.ndarray:
         """``slots_PG`` with any rollout in the padding, to index with."""
-        index_PG: np.ndarray = np.maximum(self.slots_PG, 0)
+        index_PG: np.ndarray = np.maximum(self.slots_PG, 0) if self.is_padded else self.slots_PG
         return index_PG
 
     @cached_property
@@ -248,21 +253,24 @@ class Layout:
     @cached_property
     def is_in_order(self) -> bool:
         """Whether the batch read row by row is the matrix."""
-        num_rollouts = len(self.position_B)
-        is_padded = self.slots_PG.size > num_rollouts
-        return not is_padded and np.array_equal(self.position_B, np.arange(num_rollouts))
+        in_order_B = np.arange(len(self.position_B))
+        return not self.is_padded and np.array_equal(self.position_B, in_order_B)
 
     def rows(self, values_B: np.ndarray) -> np.ndarray:
         """Values of the rollouts as the matrix, any of them in the padding; read-only."""
         if self.is_in_order:
             return read_only(values_B.reshape(self.slots_PG.shape))
-        values_PG: np.ndarray = values_B[self.index_PG]
-        return read_only(values_PG)
+        return read_only(values_B.take(self.index_PG))
+
+    def marks(self, is_marked_B: np.ndarray) -> np.ndarray:
+        """The same of booleans, False in the padding."""
+        is_marked_PG = self.rows(is_marked_B)
+        return is_marked_PG & self.is_filled_PG if self.is_padded else is_marked_PG
 
     def flat(self, values_PG: np.ndarray) -> np.ndarray:
         """Values of the matrix in the order of the rollouts."""
         values_B = values_PG.reshape(-1)
-        return values_B if self.is_in_order else values_B[self.position_B]
+        return values_B if self.is_in_order else values_B.take(self.position_B)
 
 
 @lru_cache(maxsize=8)
@@ -281,14 +289,16 @@ def layout(group_ids_B: Any) -> Layout:
     first_P = np.flatnonzero(is_first_B)
     size_P = np.diff(first_P, append=len(ids_B))
     width = int(size_P.max(initial=0))
-    # Cells in the order of the ids: row by row, with the padding left out.
-    padding_P = np.cumsum(width - size_P) - (width - size_P)
-    cell_B = np.arange(len(ids_B)) + np.repeat(padding_P, size_P)
-    slots_PG = np.full((len(size_P), width), -1)
-    slots_PG.reshape(-1)[cell_B] = order_B
+    cell_B, slots_PG = np.arange(len(ids_B)), order_B
+    if len(size_P) * width > len(ids_B):
+        # Cells in the order of the ids: row by row, with the padding left out.
+        padding_P = np.cumsum(width - size_P) - (width - size_P)
+        cell_B += np.repeat(padding_P, size_P)
+        slots_PG = np.full(len(size_P) * width, -1)
+        slots_PG[cell_B] = order_B
     position_B = np.empty(len(ids_B), dtype=np.int64)
     position_B[order_B] = cell_B
-    return Layout(slots_PG, position_B)
+    return Layout(slots_PG.reshape(len(size_P), width), position_B)
 
 
 def _stable_order(ids_B: np.ndarray) -> np.ndarray:

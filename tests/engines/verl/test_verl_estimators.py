@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradmass.engines.weigher import uses_entropy
+from gradmass.engines.weigher import ENTROPY, follows
 from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
 
@@ -89,7 +89,7 @@ def test_every_weight_without_needs_is_reached_by_its_name(advantages):
             continue
         weight = WEIGHTS[name](**table)
         is_told_more = set(weight.needs) - {"lengths_PG", "num_success", "num_scored"}
-        if is_told_more or uses_entropy(weight):
+        if is_told_more or follows(weight, ENTROPY):
             continue
         found, mask = advantages(f"gradmass_{name}", rewards, uids, {"weight": table})
         expected_B, _ = weight.weigh(

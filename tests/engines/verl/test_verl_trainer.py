@@ -199,42 +199,6 @@ def test_one_other_number_on_one_token_never_reaches_the_loss(queue, put, traine
     assert made.actor_rollout_wg.updates == 0
 
 
-def test_shadow_mode_says_so_when_verl_no_longer_calls_what_it_watches(put, trainer, monkeypatch):
-    from verl.trainer.ppo.v1 import trainer_base
-
-    watched = trainer_base.compute_advantage_for_multi_trajectories
-    shadow = ("+algorithm.gradmass.mode=shadow", "+algorithm.gradmass.weight=fade")
-    made = trainer("gradmass_sync", "grpo", *shadow)
-    with pytest.raises(UsageError, match="neither 0 nor 1"):
-        step(made, put([0.5] * 8, ONE_EACH))
-    assert trainer_base.compute_advantage_for_multi_trajectories is watched
-    monkeypatch.setattr(
-        type(made).__mro__[2], "_compute_advantage", lambda self, batch, metrics: batch
-    )
-    with pytest.raises(UsageError, match="without compute_advantage_for_multi_trajectories"):
-        step(made, put(REWARDS, ONE_EACH))
-
-
-def test_shadow_mode_changes_nothing_and_measures_every_weight(queue, put, trainer):
-    weights = '+algorithm.gradmass.weight=["fade:entropy_form=relative","maxrl"]'
-    made = trainer("gradmass_sync", "grpo", "+algorithm.gradmass.mode=shadow", weights)
-    plain = trainer("sync", "grpo")
-    ours, metrics = step(made, put(REWARDS, ONE_EACH))
-    theirs, plain_metrics = step(plain, put(REWARDS, ONE_EACH))
-    for name in ("advantages", "returns"):
-        assert torch.equal(read(queue, ours, name), read(queue, theirs, name))
-    host = read(queue, theirs, "advantages")[:, 0]
-    assert metrics["mass/positive"] == pytest.approx(host.clamp(min=0).mean().item())
-    assert metrics["mass/negative"] == pytest.approx(-host.clamp(max=0).mean().item())
-    assert {"shadow/fade/weight/alpha", "shadow/fade/weight/delta"} <= metrics.keys()
-    for name in ("fade", "maxrl"):
-        assert metrics[f"shadow/{name}/mass/positive"] > 0
-    assert plain_metrics.items() <= metrics.items()
-    made._update_actor(ours, metrics)
-    with pytest.warns(UserWarning, match="nothing was measured of a batch"):
-        step(made, put([0.5] * 8, ONE_EACH))
-
-
 @pytest.mark.filterwarnings("error:.*initial state:UserWarning")
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(put, trainer, tmp_path):
     def go(made, first, last):
