@@ -123,7 +123,7 @@ def _progress(study: Study, results: Mapping[PlannedRun, Result]) -> Iterator[st
     hours = sum(result.seconds for result in results.values()) / 3600
     yield (
         f"**{len(main)} of {wanted} runs are in; {len(whole)} of {study.num_seeds} seeds are "
-        f"complete.** {hours:.1f} CPU hours so far, learning rates included."
+        f"complete.** {hours:.1f} CPU hours, learning rates included."
         + ("" if len(main) == wanted else " What follows is provisional.")
     )
     if diverged:
@@ -251,15 +251,26 @@ def _spread(values: Sequence[float], is_log2: bool) -> str:
     return f"{interval.mean:.3f}" + ("" if math.isinf(half) else f" ± {half:.3f}")
 
 
+TO_LEVEL = "doublings of rollouts to the level"
+DIFFERENCES = (
+    "pass@1 at the end",
+    TO_LEVEL,
+    "pass@100 at equal pass@1",
+    "entropy at equal pass@1",
+    "r_1 over noise at equal pass@1",
+)
+
+
 def _differences(study: Study, results: Mapping[PlannedRun, Result]) -> Iterator[str]:
     first = study.arms[0].name
-    shown = ("pass@1 at the end", "pass@100 at equal pass@1", "r_1 over noise at equal pass@1")
     yield (
         f"Arm minus `{first}`, paired by seed, with 95% t intervals over seeds; not corrected for "
         "their number."
     )
     for setting, axes in settings_of(study):
-        lines = [f"| {_place(setting, axes)} | {' | '.join(shown)} |", "|---" * 4 + "|"]
+        shown = [m for m in DIFFERENCES if m != TO_LEVEL or setting.level is not None]
+        heads = [_place(setting, axes), *shown]
+        lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for arm in study.arms[1:]:
             found = [compare(results, setting, measure, arm.name, first, axes) for measure in shown]
             if any(found):

@@ -22,6 +22,7 @@ MEASURES = (
     "ceiling of pass@1",
     "doublings of rollouts to the level",
     "entropy at the end",
+    "entropy at equal pass@1",
     "half-life of the entropy",
     "r_1 over noise at the end",
     "r_1 over noise at equal pass@1",

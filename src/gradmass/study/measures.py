@@ -97,6 +97,7 @@ MEASURE: dict[str, Measure] = {
     "ceiling of pass@1": _each(_ceiling),
     "doublings of rollouts to the level": _doublings,
     "entropy at the end": _last("entropy"),
+    "entropy at equal pass@1": _at_equal("pass@1", lambda result: result.curve("entropy")),
     "half-life of the entropy": _each(_half_life),
     "r_1 over noise at the end": _each(lambda result: float(excess_r_1(result)[-1])),
     "r_1 over noise at equal pass@1": _at_equal("pass@1", excess_r_1),
