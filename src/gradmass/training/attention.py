@@ -140,9 +140,7 @@ class AnswerMemory:
         ).softmax(2)
         of_prompts_BHT, of_own_BHS = share_BHS.split([num_tokens, self._end], dim=2)
         seen_PRE = torch.bmm(of_prompts_BHT.reshape(num_prompts, -1, num_tokens), prompt_values_PTE)
-        seen_BHE = torch.baddbmm(
-            seen_PRE.view(num_rows, num_heads, width), of_own_BHS, own_values_BSE
-        )
+        seen_BHE = seen_PRE.view(num_rows, num_heads, width).baddbmm_(of_own_BHS, own_values_BSE)
         seen_BGRGD = seen_BHE.view(num_rows, num_groups, -1, num_groups, size)
         seen_BRDG = seen_BGRGD.diagonal(dim1=1, dim2=3)
         return seen_BRDG.permute(0, 3, 1, 2).reshape(num_rows, num_heads, size)

@@ -126,8 +126,8 @@ class LeanDecoder:
         prompt_PT, mask_PT = widened(prompt_PT, mask_PT)
         self._lean = Lean(model, prompt_PT.shape[1] + max_new_tokens)
         self._head = model.lm_head
-        states_PTD, of_prompts = read_prompts(self._lean, prompt_PT, mask_PT)
-        self.logits_BV = self._logits(states_PTD[:, -1]).index_select(0, row_B)
+        last_P1D, of_prompts = read_prompts(self._lean, prompt_PT, mask_PT)
+        self.logits_BV = self._logits(last_P1D[:, 0]).index_select(0, row_B)
         self._position_B1 = mask_PT.sum(1)[row_B, None] - 1
         # Answers that are not as many to each prompt, in its order, have a copy of it each.
         self._num_answers = len(row_B) // len(prompt_PT)

@@ -120,6 +120,8 @@ class Lean:
         position_NT: Tensor,
         attend: Attend,
         mask_NT: Tensor | None = None,
+        *,
+        only_last: bool = False,
     ) -> Tensor:
         """Hidden states that the output head is applied to, shape ``[N, T, D]``.
 
@@ -129,6 +131,8 @@ class Lean:
             attend: Attention, for each layer in turn.
             mask_NT: True where there is a token. Nothing but attention is computed for the rest,
                 whose states are 0; all if not given.
+            only_last: Give those of the last tokens alone, T = 1: behind attention, the last layer
+                computes nothing for the others.
         """
         shape = token_NT.shape
         there_M = None if mask_NT is None else mask_NT.flatten().nonzero()[:, 0]
@@ -141,6 +145,9 @@ class Lean:
             qkv_ME = _linear(unit_MD, layer.qkv_DE, layer.qkv_bias_E)
             qkv_NTHD = _spread(qkv_ME, there_M, shape).unflatten(-1, (-1, self.head_size))
             y_NTHD = attend(i, *self._turned(qkv_NTHD, turn_NT1C, layer.turned_scale_HD))
+            if only_last and layer is self._layers[-1]:
+                x_MD = _spread(x_MD, there_M, shape)[:, -1]
+                y_NTHD, there_M, shape = y_NTHD[:, -1:], None, torch.Size((len(x_MD), 1))
             y_ME = _packed(y_NTHD.flatten(2), there_M)
             x_MD = _added(x_MD, y_ME, layer.out_ED, layer.out_bias_D)
             unit_MD = _unit(x_MD, self._eps)
@@ -187,8 +194,8 @@ def lean_answer_states(
     num_tokens = answer_NT.shape[1]
     prompt_PT, prompt_mask_PT = widened(prompt_PT, prompt_mask_PT)
     lean = Lean(model, prompt_PT.shape[1] + num_tokens)
-    states_PTD, of_prompts = read_prompts(lean, prompt_PT, prompt_mask_PT)
-    first_N1D = states_PTD[:, -1:].index_select(0, row_N)
+    last_P1D, of_prompts = read_prompts(lean, prompt_PT, prompt_mask_PT)
+    first_N1D = last_P1D.index_select(0, row_N)
     if num_tokens == 1:
         return first_N1D
     seen_NS = torch.cat([prompt_mask_PT[row_N], mask_NT[:, :-1]], dim=1)
@@ -211,7 +218,9 @@ def lean_answer_states(
 def read_prompts(
     lean: Lean, prompt_PT: Tensor, mask_PT: Tensor
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Hidden states of prompts, and their keys and values in each layer, ``[P, G, T, D]``.
+    """Hidden states of the last tokens of prompts, ``[P, 1, D]``, and all keys and values.
+
+    These are in pairs, one for each layer, ``[P, G, T, D]``.
 
     Args:
         lean: The policy.
@@ -226,7 +235,7 @@ def read_prompts(
         return attention(queries_PTHD, *seen[-1], bias_P1TT)
 
     position_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-    return lean.states(prompt_PT, position_PT, attend, mask_PT), seen
+    return lean.states(prompt_PT, position_PT, attend, mask_PT, only_last=True), seen
 
 
 def _fold(layer: Any) -> _Layer:
