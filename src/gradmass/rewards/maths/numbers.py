@@ -116,15 +116,18 @@ def is_rounding(literal: Literal, value: Fraction) -> bool:
     [True, False, False]
     >>> is_rounding(read_number("1234567.4"), Fraction(1234567))
     False
+    >>> is_rounding(read_number("100000000000000.0"), Fraction(99_999_999_999_999))
+    False
     """
     if literal.unit is None or literal.value == 0:
         return False
     num_shown = significant_digits(literal)
-    noise = abs(literal.value) / 10 ** (NOISE_DIGITS - 1)
     if value.denominator == 1:
-        return num_shown >= NOISE_DIGITS and abs(literal.value - value) <= noise
+        last = literal.unit * Fraction(10) ** (num_shown - NOISE_DIGITS)
+        return num_shown >= NOISE_DIGITS and abs(literal.value - value) <= last / 2
     if num_shown < MIN_SIGNIFICANT:
         return False
+    noise = abs(literal.value) / 10 ** (NOISE_DIGITS - 1)
     tolerance = literal.unit / 2 if num_shown < NOISE_DIGITS else noise
     return abs(literal.value - value) <= tolerance
 
