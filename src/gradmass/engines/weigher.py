@@ -68,11 +68,12 @@ LAG = {"policy_lag": 100}
 def follows(weight: Weight, measured: Mapping[str, Any]) -> bool:
     """Whether a weight's state or weights follow a measurement of the run.
 
-    Found out by asking: a batch weighed with and without it.
+    Found out by asking: a batch weighed with and without it, beside everything else that may be
+    measured: a lag may be kept with the entropy that it belongs to.
 
     >>> from gradmass.weights import WEIGHTS
     >>> follows(WEIGHTS["fade"](), ENTROPY), follows(WEIGHTS["fade"](), LAG)
-    (True, False)
+    (True, True)
     """
     size = max(2, weight.min_group_size)
     rewards_PG = np.zeros((1, size))
@@ -86,12 +87,14 @@ def follows(weight: Weight, measured: Mapping[str, Any]) -> bool:
         "greedy_rewards_P": np.zeros(1),
         "solve_rate_P": np.full(1, 0.5),
         "score_squares": (1.0, 1.0),
-        "policy_lag": 0,
+        **ENTROPY,
+        **LAG,
     }
     if measured.keys() & set(weight.needs):
         return True
-    without_PG, state = weight.update(rewards_PG, weight.init(), **signals)
-    with_PG, state_with = weight.update(rewards_PG, weight.init(), **{**signals, **measured})
+    others = {key: value for key, value in signals.items() if key not in measured}
+    without_PG, state = weight.update(rewards_PG, weight.init(), **others)
+    with_PG, state_with = weight.update(rewards_PG, weight.init(), **{**others, **measured})
     return state != state_with or not np.array_equal(without_PG, with_PG)
 
 
@@ -185,9 +188,8 @@ class Weigher:
             try:
                 if i not in self._off:
                     _, seen = self._weigh_one(i, batch, groups, signals, is_training)
+                    json.dumps(self.states[i])  # or no checkpoint could keep it
                     row |= {f"shadow/{name}/{key}": value for key, value in seen.items()}
-                    if self.num_batches == 0:
-                        json.dumps(self.states[i])  # or no checkpoint could keep it
             except Exception as error:  # whatever it is, the run is not the shadow's to stop
                 self.states[i] = state
                 self._off.add(i)
