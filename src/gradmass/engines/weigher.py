@@ -188,7 +188,7 @@ class Weigher:
             try:
                 if i not in self._off:
                     _, seen = self._weigh_one(i, batch, groups, signals, is_training)
-                    json.dumps(self.states[i])  # or no checkpoint could keep it
+                    json.dumps(self.states[i], allow_nan=False)  # or no checkpoint keeps any
                     row |= {f"shadow/{name}/{key}": value for key, value in seen.items()}
             except Exception as error:  # whatever it is, the run is not the shadow's to stop
                 self.states[i] = state
