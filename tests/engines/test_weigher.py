@@ -241,6 +241,22 @@ def test_no_exception_of_a_weight_leaves_the_shadow(error):
     assert weigher.states == [{"batches": 1}, *alone.states]
 
 
+def test_a_weight_that_is_off_stays_off_when_the_run_is_resumed():
+    def made():
+        return Weigher([failing(ZeroDivisionError()), WEIGHTS["fade"]()], "shadow", NONE)
+
+    weigher, resumed = made(), made()
+    weigher.weigh(batch(), is_training=True)
+    with pytest.warns(UserWarning, match="is off from here on"):
+        weigher.weigh(batch(), is_training=True)
+    saved = json.loads(json.dumps(weigher.state_dict()))
+    with pytest.warns(UserWarning, match="^shadow weight failing was off at x, and stays off$"):
+        resumed.load_state_dict(saved, "x")
+    rows = [each.weigh(batch(), is_training=True)[1] for each in (weigher, resumed)]
+    assert rows[0] == rows[1]
+    assert rows[1]["shadow/failing/off"] == 1
+
+
 @pytest.mark.parametrize(
     ("bad", "kind"), [(np.int64(3), "TypeError"), (float("nan"), "ValueError")]
 )

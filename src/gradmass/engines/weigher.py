@@ -262,10 +262,12 @@ class Weigher:
 
     def state_dict(self) -> dict[str, Any]:
         """The weights with their states as plain JSON."""
-        entries = [
+        entries: list[dict[str, Any]] = [
             {"spec": weight.spec, "label": weight.label, "state": state}
             for weight, state in zip(self.weights, self.states, strict=True)
         ]
+        for i in self._off:
+            entries[i]["off"] = True
         return {"schema_version": SCHEMA_VERSION, "mode": self.mode, "weights": entries}
 
     def load_state_dict(self, saved: Mapping[str, Any], source: str) -> None:
@@ -279,7 +281,8 @@ class Weigher:
             UsageError: Another schema, other weights or modes, or a state that is not theirs.
 
         Warns:
-            UserWarning: A weight of the same class has other fields now.
+            UserWarning: A weight of the same class has other fields now; or one was switched off
+                before, and stays so: its state has missed batches.
         """
         version = saved.get("schema_version") if isinstance(saved, Mapping) else None
         if version != SCHEMA_VERSION:
@@ -291,6 +294,7 @@ class Weigher:
             theirs = (saved["mode"], [entry["spec"] for entry in saved["weights"]])
             labels = [entry["label"] for entry in saved["weights"]]
             states = [dict(entry["state"]) for entry in saved["weights"]]
+            off = {i for i, entry in enumerate(saved["weights"]) if entry.get("off", False)}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{source} is damaged: {error!r} in it") from error
         if own != theirs:
@@ -305,7 +309,11 @@ class Weigher:
                     f"{source} was saved by {label}; its state goes on under {weight.label}",
                     stacklevel=2,
                 )
-        self.states, self.num_batches = states, 1
+        for i in sorted(off):
+            warnings.warn(
+                f"shadow weight {self.names[i]} was off at {source}, and stays off", stacklevel=2
+            )
+        self.states, self.num_batches, self._off = states, 1, off
 
 
 def _survey(batch: Batch, signals: dict[str, Any]) -> tuple[Groups, Row, dict[str, Any]]:
