@@ -99,9 +99,26 @@ def test_a_verdict_of_none_is_left_out_and_one_of_words_is_refused():
     assert batch.mask_B.tolist() == [True, False, True, True]
     assert batch.successes_B.tolist() == [True, False, True, False]
     with pytest.raises(UsageError, match="result has 'yes' there, no number"):
-        read_results([{"acc": "yes"}], "acc")
+        rollouts(
+            np.zeros(1), "a", np.ones(1), judged, results=read_results([{"acc": "yes"}], "acc")
+        )
     with pytest.raises(UsageError, match=r"no such key \(it has score\)"):
         rollouts(np.zeros(1), "a", np.ones(1), judged, results=read_results([{"score": 1}], "acc"))
+
+
+def test_words_do_not_matter_where_no_verdict_is_read():
+    judged = Settings(GRPO.weights, success="acc", success_at=0.5)
+    infos = [{"acc": "to come"}, {"acc": 1}, {"acc": "timeout", "verdict": "error"}]
+    batch, _ = rollouts(
+        np.zeros(3),
+        ["u", "u", "u"],
+        np.ones(3),
+        judged,
+        keys=["u_0_0", "u_0_1", "u_1_0"],
+        results=read_results(infos, "acc"),
+    )
+    assert batch.mask_B.tolist() == [True, False]
+    assert batch.right_B.tolist() == [True, False]
 
 
 def test_an_empty_batch_is_empty():

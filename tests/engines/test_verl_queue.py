@@ -54,6 +54,23 @@ def test_the_collector_is_left_as_it_was_found(was_on):
         gc.enable()
 
 
+def test_fetches_that_overlap_leave_the_collector_to_the_last():
+    first, second = uncollected(), uncollected()
+    try:
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert not gc.isenabled()
+        third = uncollected()
+        third.__enter__()
+        second.__exit__(None, None, None)
+        assert not gc.isenabled()
+        third.__exit__(None, None, None)
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
 class Rows:
     keys = ("a_0_0", "a_1_0", "a_2_0")
 

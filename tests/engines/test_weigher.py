@@ -139,7 +139,17 @@ def test_every_weight_can_be_asked_whether_it_follows_the_entropy_or_the_lag(nam
     # The inner weight of constant_mass is fade.
     names = {"fade", "constant_mass", "entropy_pi", "entropy_share"}
     assert follows(weight, ENTROPY) == (name in names)
-    assert follows(weight, LAG) == (name == "sign_by_noise")
+    # Those keep beside the entropy how old it is.
+    assert follows(weight, LAG) == (name in names | {"sign_by_noise"})
+
+
+def test_a_weight_that_needs_an_entropy_can_be_used_where_there_is_one():
+    class Needy(WEIGHTS["grpo"]):
+        needs = ("entropy_nats", "entropy_kind")
+
+    supplied = frozenset({"entropy_nats", "entropy_kind", "policy_lag"})
+    weigher = Weigher([Needy()], "weight", supplied)
+    assert (weigher.uses_entropy, weigher.uses_lag) == (True, False)
 
 
 def test_a_state_survives_json_and_another_s_does_not():
@@ -229,6 +239,46 @@ def test_no_exception_of_a_weight_leaves_the_shadow(error):
     off = {"shadow/failing/off": 1.0}
     assert rows[1:] == [row | off for row in expected[1:]]
     assert weigher.states == [{"batches": 1}, *alone.states]
+
+
+def test_a_weight_that_is_off_stays_off_when_the_run_is_resumed():
+    def made():
+        return Weigher([failing(ZeroDivisionError()), WEIGHTS["fade"]()], "shadow", NONE)
+
+    weigher, resumed = made(), made()
+    weigher.weigh(batch(), is_training=True)
+    with pytest.warns(UserWarning, match="is off from here on"):
+        weigher.weigh(batch(), is_training=True)
+    saved = json.loads(json.dumps(weigher.state_dict()))
+    with pytest.warns(UserWarning, match="^shadow weight failing was off at x, and stays off$"):
+        resumed.load_state_dict(saved, "x")
+    rows = [each.weigh(batch(), is_training=True)[1] for each in (weigher, resumed)]
+    assert rows[0] == rows[1]
+    assert rows[1]["shadow/failing/off"] == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind"), [(np.int64(3), "TypeError"), (float("nan"), "ValueError")]
+)
+def test_a_state_that_no_checkpoint_could_keep_leaves_the_shadow_whenever_it_comes(bad, kind):
+    class Growing(WEIGHTS["grpo"]):
+        name = "growing"
+
+        def observe(self, groups, state, signals):
+            batches = state["batches"] + 1
+            return {"batches": batches if batches < 3 else bad}
+
+        def init(self):
+            return {"batches": 0}
+
+    weigher = Weigher([Growing()], "shadow", NONE)
+    for _ in range(2):
+        weigher.weigh(batch(), is_training=True)
+    with pytest.warns(UserWarning, match="^shadow weight growing is off from here on: " + kind):
+        _, row = weigher.weigh(batch(), is_training=True)
+    assert row["shadow/growing/off"] == 1
+    assert not [key for key in row if key.startswith("shadow/growing/mass")]
+    assert weigher.state_dict()["weights"][0]["state"] == {"batches": 2}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])

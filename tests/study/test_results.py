@@ -1,5 +1,6 @@
 """What is kept of a run, against the rows of its run directory."""
 
+import json
 from statistics import fmean
 
 import pytest
@@ -90,6 +91,30 @@ def test_results_of_a_changed_study_are_not_mixed_with_those_before(tmp_path, ta
         for check in (check_same, keep_study):
             with pytest.raises(UsageError, match=message):
                 check(tmp_path, from_tables(Study, changed, "test"))
+
+
+def test_the_replay_of_another_seed_is_another_study(tmp_path, tables):
+    def replaying(trace_seed):
+        arms = [
+            arm | {"trace_seed": trace_seed} if arm["name"] == "yoked" else arm
+            for arm in tables["arms"]
+        ]
+        return from_tables(Study, tables | {"arms": arms}, "test")
+
+    without = tables | {
+        "arms": [arm for arm in tables["arms"] if arm["name"] != "yoked"],
+        "hypotheses": tables["hypotheses"][:1],
+    }
+    file = tmp_path / "study.json"
+    keep_study(tmp_path, from_tables(Study, without, "test"))
+    keep_study(tmp_path, replaying("next"))
+    keep_study(tmp_path, from_tables(Study, without, "test"))
+    with pytest.raises(UsageError, match=r'trace_seed\.yoked was "next" and is "same"'):
+        check_same(tmp_path, replaying("same"))
+    before = json.loads(file.read_text())
+    assert before.pop("trace_seed")["yoked"] == "next"
+    file.write_text(json.dumps(before))  # as earlier versions left it
+    assert check_same(tmp_path, replaying("same"))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "7", '{"setting": {}, "arm": []}'])

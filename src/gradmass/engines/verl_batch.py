@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,15 +27,18 @@ class Results(NamedTuple):
 
     Args:
         is_error_B: Where the verifier failed.
-        values_B: What is under the key that says who succeeded, NaN for None; None without a key.
+        values_B: What is under the key that says who succeeded, NaN for None and for what is no
+            number; None without a key.
         is_missing_B: Where that key is missing.
         known: The keys there are, where one is missing; for messages.
+        others: What is under the key and no number, by row.
     """
 
     is_error_B: np.ndarray
     values_B: np.ndarray | None = None
     is_missing_B: np.ndarray | None = None
     known: str = ""
+    others: Mapping[int, Any] = MappingProxyType({})
 
 
 def read_results(infos_B: Iterable[Mapping[str, Any]], success: str | None) -> Results:
@@ -45,9 +49,6 @@ def read_results(infos_B: Iterable[Mapping[str, Any]], success: str | None) -> R
     Args:
         infos_B: What the reward function returned for each row.
         success: The key that says who succeeded; None: the rewards do.
-
-    Raises:
-        UsageError: A value under that key is no number.
     """
     infos_B = infos_B if success is None else list(infos_B)
     verdicts_B = [info.get("verdict") for info in infos_B]
@@ -62,18 +63,20 @@ def read_results(infos_B: Iterable[Mapping[str, Any]], success: str | None) -> R
         is_missing_B[:] = [success not in info for info in infos_B]
     if is_missing_B.any():
         known = ", ".join(sorted({name for info in infos_B for name in info})) or "none"
-    numbers_B = [math.nan if value is None else _number(success, value) for value in found_B]
-    return Results(is_error_B, np.array(numbers_B, dtype=np.float64), is_missing_B, known)
+    numbers_B = [math.nan if value is None else _number(value) for value in found_B]
+    others = {}
+    if None in numbers_B:
+        others = {row: found_B[row] for row, number in enumerate(numbers_B) if number is None}
+    values_B = np.array(numbers_B, dtype=np.float64)
+    return Results(is_error_B, values_B, is_missing_B, known, others)
 
 
-def _number(key: str, value: Any) -> float:
-    """A verdict as a number."""
+def _number(value: Any) -> float | None:
+    """A verdict as a number; None where it is none."""
     try:
         return float(value)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"success = {key!r}: the reward function's result has {value!r} there, no number"
-        ) from error
+    except (TypeError, ValueError):
+        return None
 
 
 def sessions(keys: Sequence[str], uids: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -152,7 +155,8 @@ def rollouts(
         The rollouts, and for each row the index of its rollout.
 
     Raises:
-        UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing.
+        UsageError: Verdicts cannot be told from the rewards, or the key that says them is missing
+            or has no number.
     """
     uids_B = uids_B.tolist() if isinstance(uids_B, np.ndarray) else uids_B  # faster to walk
     last_R: np.ndarray = np.arange(len(rewards_B))
@@ -208,13 +212,22 @@ def _by_rewards(rewards_R: np.ndarray, mask_R: np.ndarray, needs_verdicts: bool)
 def _by_results(
     key: str, results: Results | None, last_R: np.ndarray, mask_R: np.ndarray
 ) -> np.ndarray:
-    """What the results of the reward function have under a key, NaN for None."""
+    """What the results of the reward function have under a key, NaN for None.
+
+    A session is judged by its last output: what others have under the key does not matter.
+    """
     if results is None or results.values_B is None or results.is_missing_B is None:
         raise UsageError(f"success = {key!r}: the reward function's results are not at hand")
     if (mask_R & results.is_missing_B[last_R]).any():
         raise UsageError(
             f"success = {key!r}: the reward function's result has no such key "
             f"(it has {results.known})"
+        )
+    wrong = [row for row in last_R[mask_R].tolist() if row in results.others]
+    if wrong:
+        raise UsageError(
+            f"success = {key!r}: the reward function's result has {results.others[wrong[0]]!r} "
+            "there, no number"
         )
     values_R: np.ndarray = results.values_B[last_R]
     return values_R

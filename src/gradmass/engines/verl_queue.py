@@ -3,12 +3,17 @@
 import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradmass.engines.verl_batch import Results, read_results
+
+FETCHES: list[bool] = []
+"""For each fetch under way, in any thread: whether the garbage collector was on when it began."""
+COUNTING = Lock()
 
 
 def columns(batch: Any, *names: str) -> dict[str, Any]:
@@ -31,15 +36,18 @@ def uncollected() -> Iterator[None]:
     """No search for garbage until the block ends.
 
     What the queue hands over is made of some ten objects a row, none of them in a cycle. Python
-    would walk through all objects of the process, once or more a fetch, and find nothing.
+    would walk through all objects of the process, once or more a fetch, and find nothing. Blocks
+    of several threads may overlap: the last to end leaves the collector as the first found it.
     """
-    was_on = gc.isenabled()
-    gc.disable()
+    with COUNTING:
+        FETCHES.append(gc.isenabled())
+        gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with COUNTING:
+            if FETCHES.pop():
+                gc.enable()
 
 
 def results_of(batch: Any, success: str | None) -> Results:

@@ -68,11 +68,12 @@ LAG = {"policy_lag": 100}
 def follows(weight: Weight, measured: Mapping[str, Any]) -> bool:
     """Whether a weight's state or weights follow a measurement of the run.
 
-    Found out by asking: a batch weighed with and without it.
+    Found out by asking: a batch weighed with and without it, beside everything else that may be
+    measured: a lag may be kept with the entropy that it belongs to.
 
     >>> from gradmass.weights import WEIGHTS
     >>> follows(WEIGHTS["fade"](), ENTROPY), follows(WEIGHTS["fade"](), LAG)
-    (True, False)
+    (True, True)
     """
     size = max(2, weight.min_group_size)
     rewards_PG = np.zeros((1, size))
@@ -86,12 +87,14 @@ def follows(weight: Weight, measured: Mapping[str, Any]) -> bool:
         "greedy_rewards_P": np.zeros(1),
         "solve_rate_P": np.full(1, 0.5),
         "score_squares": (1.0, 1.0),
-        "policy_lag": 0,
+        **ENTROPY,
+        **LAG,
     }
     if measured.keys() & set(weight.needs):
         return True
-    without_PG, state = weight.update(rewards_PG, weight.init(), **signals)
-    with_PG, state_with = weight.update(rewards_PG, weight.init(), **{**signals, **measured})
+    others = {key: value for key, value in signals.items() if key not in measured}
+    without_PG, state = weight.update(rewards_PG, weight.init(), **others)
+    with_PG, state_with = weight.update(rewards_PG, weight.init(), **{**others, **measured})
     return state != state_with or not np.array_equal(without_PG, with_PG)
 
 
@@ -185,9 +188,8 @@ class Weigher:
             try:
                 if i not in self._off:
                     _, seen = self._weigh_one(i, batch, groups, signals, is_training)
+                    json.dumps(self.states[i], allow_nan=False)  # or no checkpoint keeps any
                     row |= {f"shadow/{name}/{key}": value for key, value in seen.items()}
-                    if self.num_batches == 0:
-                        json.dumps(self.states[i])  # or no checkpoint could keep it
             except Exception as error:  # whatever it is, the run is not the shadow's to stop
                 self.states[i] = state
                 self._off.add(i)
@@ -260,10 +262,12 @@ class Weigher:
 
     def state_dict(self) -> dict[str, Any]:
         """The weights with their states as plain JSON."""
-        entries = [
+        entries: list[dict[str, Any]] = [
             {"spec": weight.spec, "label": weight.label, "state": state}
             for weight, state in zip(self.weights, self.states, strict=True)
         ]
+        for i in self._off:
+            entries[i]["off"] = True
         return {"schema_version": SCHEMA_VERSION, "mode": self.mode, "weights": entries}
 
     def load_state_dict(self, saved: Mapping[str, Any], source: str) -> None:
@@ -277,7 +281,8 @@ class Weigher:
             UsageError: Another schema, other weights or modes, or a state that is not theirs.
 
         Warns:
-            UserWarning: A weight of the same class has other fields now.
+            UserWarning: A weight of the same class has other fields now; or one was switched off
+                before, and stays so: its state has missed batches.
         """
         version = saved.get("schema_version") if isinstance(saved, Mapping) else None
         if version != SCHEMA_VERSION:
@@ -289,6 +294,7 @@ class Weigher:
             theirs = (saved["mode"], [entry["spec"] for entry in saved["weights"]])
             labels = [entry["label"] for entry in saved["weights"]]
             states = [dict(entry["state"]) for entry in saved["weights"]]
+            off = {i for i, entry in enumerate(saved["weights"]) if entry.get("off", False)}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{source} is damaged: {error!r} in it") from error
         if own != theirs:
@@ -303,7 +309,11 @@ class Weigher:
                     f"{source} was saved by {label}; its state goes on under {weight.label}",
                     stacklevel=2,
                 )
-        self.states, self.num_batches = states, 1
+        for i in sorted(off):
+            warnings.warn(
+                f"shadow weight {self.names[i]} was off at {source}, and stays off", stacklevel=2
+            )
+        self.states, self.num_batches, self._off = states, 1, off
 
 
 def _survey(batch: Batch, signals: dict[str, Any]) -> tuple[Groups, Row, dict[str, Any]]:

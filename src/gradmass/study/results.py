@@ -228,8 +228,8 @@ def keep_study(folder: Path, study: Study) -> None:
     """
     before, now = _begun_by(folder, study), _definitions(study)
     if before is not None:
-        for kind in ("setting", "arm"):
-            now[kind] = before[kind] | now[kind]
+        for kind in ("setting", "arm", "trace_seed"):
+            now[kind] = before.get(kind, {}) | now[kind]
     write_json(folder / "study.json", now)
 
 
@@ -239,6 +239,7 @@ def _definitions(study: Study) -> dict[str, Any]:
         "recipe": to_tables(study.recipe),
         "setting": {setting.name: list(setting.set) for setting in study.settings},
         "arm": {arm.name: [arm.weight, *arm.set, arm.trace_of] for arm in study.arms},
+        "trace_seed": {arm.name: arm.trace_seed for arm in study.arms if arm.trace_of},
         "tuning": [study.tuning.share_of_steps, *study.tuning.set],
     }
 
@@ -255,11 +256,13 @@ def _begun_by(folder: Path, study: Study) -> dict[str, Any] | None:
             for name, here, there in differences(_definitions(study), before)
             if "null" not in (here, there)  # what is new, or left out
         ]
-        is_whole = all(isinstance(before[kind], dict) for kind in ("setting", "arm"))
+        # Which seed was replayed was not noted by earlier versions.
+        tables = (before["setting"], before["arm"], before.get("trace_seed", {}))
+        is_whole = all(isinstance(table, dict) for table in tables)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{file} is damaged: {type(error).__name__}: {error}") from error
     if not is_whole:
-        raise UsageError(f"{file} is damaged: setting and arm are no tables")
+        raise UsageError(f"{file} is damaged: setting, arm or trace_seed is no table")
     if changes:
         raise UsageError(f"{folder} was begun by another study: {changes[0]}; name another folder")
     return dict(before)
