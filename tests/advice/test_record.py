@@ -83,7 +83,7 @@ def test_forecasts_are_complete_and_outcomes_say_where_they_come_from(name):
         for outcome in prediction["outcomes"]:
             assert outcome["low"] <= outcome["difference"] <= outcome["high"]
             assert len(outcome["seeds"]) >= 3
-            assert outcome["command"].startswith("gradmass train")
+            assert outcome["command"].startswith(("gradmass train", "gradmass study"))
             assert outcome["commit"]
 
 
