@@ -304,47 +304,6 @@ def test_a_flag_is_read_as_toml_or_else_as_text(text, expected):
         assert load_recipe(Recipe, None, flags).model.path == expected
 
 
-# Weights from a file
-
-MINE = '''
-from dataclasses import dataclass
-from gradmass.weights import Weight
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaled(Weight):
-    """GRPO times a factor."""
-
-    factor: float = 0.5
-    """What it is multiplied with."""
-    limit: float | None = None
-    """Largest weight, if any."""
-    label_in_plots: str = "mine"
-
-    def formula(self, groups, state, signals):
-        return self.factor * groups.centred_PG
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unlimited(Scaled):
-    limit: float = float("inf")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Typed(Scaled):
-    steps: list[float] = ()
-
-
-class Formless(Weight):
-    pass
-'''
-
-
-@pytest.fixture
-def mine(tmp_path):
-    return write(tmp_path, MINE, "my weights.py")
-
-
 # Documentation
 
 
@@ -382,10 +341,3 @@ def test_a_printed_recipe_explains_every_field(kind):
         if not lines[number].startswith("type = ") or lines[number - 1][0] != "[":
             assert lines[number - 1].startswith("# "), lines[number]
             assert lines[number - 1].rstrip().endswith((".", ")")), lines[number - 1]
-
-
-def test_a_subclass_documents_inherited_fields_and_its_own(mine):
-    docs = field_docs(WEIGHTS[f"{mine}:Unlimited"])
-    assert docs["factor"] == "What it is multiplied with."
-    assert docs["limit"] == "Largest weight, if any."
-    assert "label_in_plots" not in docs

@@ -3,27 +3,11 @@
 import json
 
 import pytest
+from written import refusal, write
 
-from gradmass.config import (
-    Recipe,
-)
-from gradmass.tables import from_tables, load_recipe, to_tables, to_toml
-from gradmass.types import UsageError
+from gradmass.config import Recipe
+from gradmass.tables import field_docs, from_tables, load_recipe, to_tables, to_toml
 from gradmass.weights import WEIGHTS
-
-
-def write(folder, text, name="recipe.toml"):
-    file = folder / name
-    file.write_text(text, encoding="utf-8")
-    return str(file)
-
-
-def refusal(call):
-    with pytest.raises(UsageError) as refused:
-        call()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
 
 
 def plain(value):
@@ -103,3 +87,10 @@ def test_a_weight_in_a_file_that_cannot_be_used_is_refused(tmp_path, mine):
     assert refusal(load("Scaled", "--weight.factor=nan")).startswith("weight.factor must be finite")
     message = refusal(load("Formless"))
     assert message == f"weight '{mine}:Formless' does not define formula"
+
+
+def test_a_subclass_documents_inherited_fields_and_its_own(mine):
+    docs = field_docs(WEIGHTS[f"{mine}:Unlimited"])
+    assert docs["factor"] == "What it is multiplied with."
+    assert docs["limit"] == "Largest weight, if any."
+    assert "label_in_plots" not in docs

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from written import refusal, write
 
 from gradmass.config import (
     EvalConfig,
@@ -17,24 +18,9 @@ from gradmass.config import (
     TrainConfig,
 )
 from gradmass.tables import load_recipe
-from gradmass.types import UsageError
 from gradmass.weights import WEIGHTS
 
 REQUIRED = json.loads((Path(__file__).parent / "golden" / "weight_fields.json").read_text())
-
-
-def write(folder, text, name="recipe.toml"):
-    file = folder / name
-    file.write_text(text, encoding="utf-8")
-    return str(file)
-
-
-def refusal(call):
-    with pytest.raises(UsageError) as refused:
-        call()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize(
