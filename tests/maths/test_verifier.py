@@ -177,14 +177,25 @@ def test_the_shortcut_says_what_the_workers_say(gold, other, is_same):
     assert shortcut(gold, answer) == slow_verdict(gold, answer)
 
 
+LARGE = st.integers(-(10**30), 10**30)
+EXACT = st.integers(-(10**15) + 1, 10**15 - 1)
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(-3, 3), st.integers())
-def test_integers_are_equal_when_they_are(first, distance, large):
-    """A decimal point makes digits beyond the 15th noise: larger ones meet themselves alone."""
-    second = max(1 - 10**15, min(10**15 - 1, first + distance))
-    for gold, answer in ((first, second), (first, first), (large, large)):
+@given(LARGE, LARGE, st.integers(-3, 3))
+def test_integers_are_equal_when_they_are(first, second, distance):
+    for gold, answer in ((first, second), (first, first), (first, first + distance)):
         expected = "right" if gold == answer else "wrong"
         assert shortcut(str(gold), f"{answer:,}")[0] == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(EXACT, EXACT, st.integers(-3, 3), LARGE)
+def test_whole_numbers_with_a_decimal_point_are_equal_when_they_are(first, second, distance, large):
+    """Up to 15 digits, beyond which a decimal point makes them noise: larger ones to themselves."""
+    near = max(1 - 10**15, min(10**15 - 1, first + distance))
+    for gold, answer in ((first, second), (first, first), (first, near), (large, large)):
+        expected = "right" if gold == answer else "wrong"
         assert shortcut(f"{gold}.0", str(answer))[0] == expected
 
 

@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from recorded import refusal
+from written import refusal
 
 from gradmass.record import Run
 

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from recorded import CONFIG, ENV, contents, log_step, refusal, save_step, started, work
+from recorded import CONFIG, ENV, contents, log_step, save_step, started, work
+from written import refusal
 
 from gradmass.record import Run, RunWriter, refuse_used
 from gradmass.types import UsageError

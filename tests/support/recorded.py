@@ -1,20 +1,9 @@
 """Runs that are written as a trainer writes them, without one."""
 
-import pytest
-
 from gradmass.record import RunWriter
-from gradmass.types import UsageError
 
 CONFIG = {"label": "fade", "recipe": {"seed": 0, "weight": {"type": "fade"}}}
 ENV = {"command": "gradmass train demo"}
-
-
-def refusal(call):
-    with pytest.raises(UsageError) as refused:
-        call()
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
 
 
 def log_step(writer, step):

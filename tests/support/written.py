@@ -1,4 +1,4 @@
-"""Recipes in files, and what reading them is refused with."""
+"""Files as a user writes them, and what reading them is refused with."""
 
 import pytest
 
